@@ -2,6 +2,8 @@
 
 import torch
 
+from lessonlib.kernels.draw import draw
+
 
 def keep_probability(target_probs, draft_probs):
     """alpha at each position: the probability that one token drawn from the draft is kept, sum over x of min(p(x), q(x)) = 1 - TV.
@@ -52,16 +54,3 @@ def accept(target_probs, draft_probs, draft_tokens, uniforms):
     # p = q to the last digit leaves an empty residual: such a rejection has probability 0, p itself is the limit
     use_target = (kept == K) | (residual.sum(-1) <= 0)
     return kept, draw(torch.where(use_target[..., None], p_next, residual), uniforms[..., K])
-
-
-def draw(weights, uniforms):
-    """Draw one index per row by inverse CDF, with probability proportional to weights; one of weight 0 is never drawn.
-
-    weights: [..., V], not negative, at least one positive; uniforms: [...] in [0, 1). Returns int64 [...].
-    The sums are float64: over a large vocabulary fp32 sums would lose the small probabilities.
-    """
-    cdf = weights.double().cumsum(-1)
-    total = cdf[..., -1:]
-    # rounding may carry u * total up to the total itself, which would name an entry past the last positive one
-    point = torch.minimum(uniforms[..., None].double() * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, point, right=True)[..., 0]

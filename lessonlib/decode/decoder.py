@@ -1,0 +1,190 @@
+"""Speculative decoding: a drafter proposes K tokens, the target verifies them in one pass, a rule keeps what the target would have written."""
+
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+
+from lessonlib.decode.drafter import ModelDrafter, Sampling
+from lessonlib.decode.rule import accept, accept_greedy
+from lessonlib.decode.warp import check_sampling
+from lessonlib.errors import LessonError
+from lessonlib.pair.step import CachedModel, check_fits, context_length, synchronize
+from lessonlib.pair.tokenizer_check import check_pair
+
+
+@dataclass
+class Decoded:
+    """What one decoding wrote and how its rounds went.
+
+    tokens: the new ids, end of turn included. rounds: verifying passes. proposed, tested, accepted: counts for each position 1..K of a
+    block (index 0 is position 1); tested means reached with every earlier proposal kept, and inside the text that was written.
+    prefill_seconds: reading the prompt, by the target and the draft; seconds: all the rounds.
+    """
+
+    K: int
+    tokens: list = field(default_factory=list)
+    rounds: int = 0
+    proposed: list = field(default_factory=list)
+    tested: list = field(default_factory=list)
+    accepted: list = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def __post_init__(self):
+        for counts in (self.proposed, self.tested, self.accepted):
+            counts.extend([0] * (self.K - len(counts)))
+
+    @property
+    def per_proposed(self):
+        """Kept tokens over proposed tokens; NaN where nothing was proposed."""
+        return _ratio(sum(self.accepted), sum(self.proposed))
+
+    @property
+    def per_tested(self):
+        """Kept tokens over tested ones (up to and including the first rejection): the alpha of the speed-up formula."""
+        return _ratio(sum(self.accepted), sum(self.tested))
+
+    @property
+    def conditional(self):
+        """For each position, the share kept among the times it was tested."""
+        return [_ratio(a, t) for a, t in zip(self.accepted, self.tested)]
+
+    @property
+    def tokens_per_round(self):
+        """New tokens a round, bonus token included."""
+        return _ratio(len(self.tokens), self.rounds)
+
+    def add(self, other):
+        """Add another decoding's counts to these (its tokens follow these); both must have the same K."""
+        if other.K != self.K:
+            raise LessonError(f"counts for K = {self.K} and K = {other.K} cannot be added; decode both with one K.")
+        self.tokens = self.tokens + other.tokens
+        self.rounds += other.rounds
+        self.prefill_seconds += other.prefill_seconds
+        self.seconds += other.seconds
+        for mine, theirs in ((self.proposed, other.proposed), (self.tested, other.tested), (self.accepted, other.accepted)):
+            mine[:] = [a + b for a, b in zip(mine, theirs)]
+        return self
+
+
+def _ratio(part, whole):
+    return part / whole if whole else float("nan")
+
+
+class Decoder:
+    """A target with its cache, ready to decode one text after another, with or without a drafter."""
+
+    def __init__(self, target):
+        self.step = CachedModel(target)
+
+    @torch.inference_mode()
+    def decode(self, prompt_ids, K=0, max_new_tokens=128, drafter=None, eos_token_ids=(), sampling=None, on_round=None):
+        """Write up to max_new_tokens tokens after prompt_ids (list of ids), stopping after any of eos_token_ids; returns Decoded.
+
+        K: tokens proposed in every round, 0 for plain decoding (drafter may then be None). sampling: a Sampling, greedy by default.
+        on_round(text, block, kept, written, logits), if given, is told of each round. Raises LessonError for settings that cannot work.
+        """
+        sampling = sampling or Sampling()
+        prompt = [int(token) for token in prompt_ids]
+        eos = {int(token) for token in ([eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids or ())}
+        self._check(prompt, K, max_new_tokens, drafter, sampling)
+        result = Decoded(int(K))
+        if max_new_tokens == 0:
+            return result
+        start = perf_counter()
+        self.step.reset()
+        self.step.read(prompt[:-1])  # the last prompt token is read with the first block, as every later block starts
+        if drafter is not None:
+            drafter.reset(prompt, sampling)
+        synchronize(self.step.device)
+        result.prefill_seconds = perf_counter() - start
+        text, longest = list(prompt), context_length(self.step.model)
+        while True:
+            room = K if longest is None else min(K, longest - len(text))
+            block = drafter.propose(room) if room else None
+            written, kept, logits = self._round(text, block, sampling)
+            emitted = self._cut(written, max_new_tokens - len(result.tokens), eos)
+            self._count(result, room, kept, len(emitted))
+            if on_round is not None:
+                on_round(text, block, kept, emitted, logits)
+            result.tokens += emitted
+            text += emitted
+            if len(result.tokens) == max_new_tokens or emitted[-1] in eos:
+                result.seconds = perf_counter() - start - result.prefill_seconds
+                return result
+            self.step.rollback(len(text) - 1)
+            if drafter is not None:
+                drafter.observe(emitted)
+
+    def _round(self, text, block, sampling):
+        """One verifying pass over the last token and the block: (tokens written, proposals kept, logits [K+1, V])."""
+        device = self.step.device
+        last = torch.tensor(text[-1:], device=device)
+        proposed = last[:0] if block is None else block.tokens.to(device)
+        logits = self.step.run(torch.cat([last, proposed]))
+        if sampling.greedy:
+            kept, token = accept_greedy(logits.argmax(-1), proposed)
+        else:
+            probs = sampling.probabilities(logits)
+            draft_probs = None if block is None or block.probs is None else block.probs.to(device)
+            kept, token = accept(probs, draft_probs, proposed, sampling.uniforms(len(proposed) + 1, device))
+        # the round's only wait for the device
+        kept, token, *tokens = torch.cat([kept[None], token[None], proposed]).tolist()
+        return tokens[:kept] + [token], kept, logits
+
+    @staticmethod
+    def _cut(written, room, eos):
+        """The part of a round's tokens that belongs to the text: no more than `room`, nothing after an end of turn."""
+        for i, token in enumerate(written[:room]):
+            if token in eos:
+                return written[: i + 1]
+        return written[:room]
+
+    @staticmethod
+    def _count(result, proposed, kept, emitted):
+        result.rounds += 1
+        for i in range(proposed):
+            result.proposed[i] += 1
+            if i <= kept and i < emitted:
+                result.tested[i] += 1
+                result.accepted[i] += i < kept
+
+    def _check(self, prompt, K, max_new_tokens, drafter, sampling):
+        if isinstance(K, bool) or K != int(K) or K < 0:
+            raise LessonError(f"K is the number of tokens proposed a round and cannot be {K}; give 0 (plain decoding) or more.")
+        if K > 0 and drafter is None:
+            raise LessonError(f"K = {K} needs a draft to propose with; give one, or K = 0 for plain decoding.")
+        if max_new_tokens != int(max_new_tokens) or max_new_tokens < 0:
+            raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give 0 or more.")
+        check_sampling(sampling.temperature, sampling.top_k, sampling.top_p)
+        check_fits(self.step.model, prompt, int(max_new_tokens))
+
+
+def as_drafter(draft, target):
+    """A Drafter from a draft model (its vocabulary checked against the target's) or from something that already is one."""
+    if draft is None or hasattr(draft, "propose"):
+        return draft
+    check_pair(target, draft)
+    return ModelDrafter(draft)
+
+
+def spec_greedy(target, draft, prompt_ids, K, max_new_tokens, eos_token_ids=()):
+    """Greedy speculative decoding: token for token what the target alone writes greedily (in exact arithmetic), in fewer target passes.
+
+    target: a causal LM, or a Decoder that owns one; draft: a causal LM of the same vocabulary, a Drafter, or None with K = 0.
+    prompt_ids: list of ids; K: proposals a round; eos_token_ids: ids that end the text, included in it. Returns Decoded.
+    Raises LessonError for K < 0, an empty or too long prompt, vocabularies that differ. Built in notebook 08.
+    """
+    return spec_sample(target, draft, prompt_ids, K, max_new_tokens, eos_token_ids, temperature=0.0)
+
+
+def spec_sample(target, draft, prompt_ids, K, max_new_tokens, eos_token_ids=(), temperature=1.0, top_k=None, top_p=None, generator=None):
+    """Speculative sampling: tokens with exactly the target's distribution under temperature, top_k and top_p, whatever the draft.
+
+    Arguments as `spec_greedy`; temperature 0 is greedy. generator: a torch.Generator for repeatable draws. Returns Decoded.
+    Source: Leviathan et al. 2023; Chen et al. 2023. Built in notebook 08.
+    """
+    decoder = target if isinstance(target, Decoder) else Decoder(target)
+    sampling = Sampling(temperature, top_k, top_p, generator)
+    return decoder.decode(prompt_ids, K, max_new_tokens, as_drafter(draft, decoder.step.model), eos_token_ids, sampling)

@@ -1,0 +1,92 @@
+"""What proposes: the three verbs every drafter has, and the drafter that is a second language model."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from lessonlib.decode.warp import probabilities
+from lessonlib.kernels.draw import draw
+from lessonlib.pair.step import CachedModel, check_fits
+
+
+@dataclass
+class Sampling:
+    """How tokens are chosen: temperature 0 is greedy; top_k and top_p cut target and draft alike; generator is the source of chance."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    generator: torch.Generator | None = None
+
+    @property
+    def greedy(self):
+        """Whether every choice is the argmax."""
+        return self.temperature == 0
+
+    def probabilities(self, logits):
+        """The distribution to sample from at these logits [..., V]."""
+        return probabilities(logits, self.temperature, self.top_k, self.top_p)
+
+    def uniforms(self, n, device):
+        """n fresh numbers in [0, 1), float64, on `device`."""
+        return torch.rand(n, generator=self.generator, dtype=torch.float64,
+                          device=self.generator.device if self.generator is not None else device).to(device)
+
+
+@dataclass
+class Block:
+    """A proposal: tokens [K]; probs [K, V], the exact distribution each token was drawn from, or None where each is its argmax."""
+
+    tokens: torch.Tensor
+    probs: torch.Tensor | None = None
+
+
+class Drafter(Protocol):
+    """Anything that proposes tokens for the target to verify. It is told what was written and never asked to be right."""
+
+    def reset(self, prompt_ids, sampling):
+        """Start a new text: prompt_ids is a list of token ids; sampling says how proposals are to be drawn."""
+
+    def propose(self, K):
+        """Propose exactly K >= 1 tokens to follow the text so far, as a Block."""
+
+    def observe(self, tokens):
+        """Learn which tokens (list of ids) the round added to the text: the kept proposals and the target's own token."""
+
+
+class ModelDrafter:
+    """Proposes with a second causal LM that shares the target's tokenizer: its own cache, its own argmax or samples."""
+
+    def __init__(self, model):
+        self.step = CachedModel(model)
+
+    def reset(self, prompt_ids, sampling):
+        """Start a new text."""
+        self.step.reset()
+        self.text, self.sampling = list(prompt_ids), sampling
+        self.step.read(self.text[:-1])
+
+    @torch.inference_mode()
+    def propose(self, K):
+        """Draw K tokens one after another. What the cache lacks of the text is read first: after a fully kept block that is its last
+        proposal and the bonus token, so the cache is complete by construction."""
+        check_fits(self.step.model, self.text, K)
+        unread = torch.tensor(self.text[self.step.length:], device=self.step.device)
+        uniforms = None if self.sampling.greedy else self.sampling.uniforms(K, self.step.device)
+        tokens, probs = [], []
+        for i in range(K):
+            logits = self.step.run(unread, last=1)[0]
+            if self.sampling.greedy:
+                unread = logits.argmax()[None]
+            else:
+                probs.append(self.sampling.probabilities(logits))
+                unread = draw(probs[-1], uniforms[i])[None]
+            tokens.append(unread)
+        return Block(torch.cat(tokens), torch.stack(probs) if probs else None)
+
+    def observe(self, tokens):
+        """Take back the proposals that were not kept, and remember what was written."""
+        # all of a round's tokens but the last are proposals, which the cache has already read; what it read past them was not kept
+        self.step.rollback(len(self.text) + len(tokens) - 1)
+        self.text += tokens

@@ -1,0 +1,86 @@
+"""How far a draft's distribution is from the target's: every divergence, defined on log-probabilities.
+
+p is the target, q the draft. Each function takes log_p and log_q, [..., n] over the same n events, both summing to 1, and returns
+[...]. The events are the whole vocabulary (the reference, in float64) or the target's top k and one bucket for the rest (as trained on):
+merging events can only make two distributions look more alike, so a bucketed value never exceeds the full one.
+Each is zero at p = q, never negative, and finite with finite gradients: an event of probability 0 counts as log-probability FLOOR.
+"""
+
+import torch
+
+FLOOR = -1e4
+
+
+def forward_kl(log_p, log_q):
+    """KL(p || q) = sum of p log(p / q): the draft must cover all that the target may say. Its gradient in the draft's logits is q - p.
+
+    Source: Hinton et al. 2015; GKD (Agarwal et al. 2024), section 2.
+    """
+    log_p, log_q = log_p.clamp_min(FLOOR), log_q.clamp_min(FLOOR)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def reverse_kl(log_p, log_q):
+    """KL(q || p): the draft must say nothing that the target would not. Gradient in logit x: q(x) (log(q(x) / p(x)) - KL(q || p)).
+
+    Source: MiniLLM (Gu et al. 2024).
+    """
+    return forward_kl(log_q, log_p)
+
+
+def jsd(log_p, log_q, beta=0.5):
+    """Generalised Jensen-Shannon divergence: beta KL(p || m) + (1 - beta) KL(q || m) with m = beta p + (1 - beta) q, 0 < beta < 1.
+
+    Source: GKD (Agarwal et al. 2024), equation 2.
+    """
+    log_p, log_q, b = log_p.clamp_min(FLOOR), log_q.clamp_min(FLOOR), torch.tensor(beta, dtype=log_q.dtype, device=log_q.device)
+    log_m = torch.logaddexp(log_p + b.log(), log_q + (1 - b).log())
+    return beta * forward_kl(log_p, log_m) + (1 - beta) * forward_kl(log_q, log_m)
+
+
+def total_variation(log_p, log_q):
+    """TV = half the sum of |p - q| = 1 - alpha, the very chance of a rejection. Gradient in logit x: q(x) (s(x) - sum of q s) / 2, s the
+    sign of q - p: it vanishes wherever q is small, so from a bad start it learns slowly.
+
+    Source: Leviathan et al. 2023, definition 3.2; DistillSpec (Zhou et al. 2024).
+    """
+    return 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1)
+
+
+def lk(log_p, log_q):
+    """w KL(p || q) + (1 - w) TV with w = exp(-3 alpha), held constant in the gradient: KL while the draft is far, TV once it is near."""
+    tv = total_variation(log_p, log_q)
+    w = torch.exp(-3 * (1 - tv.detach()))
+    return w * forward_kl(log_p, log_q) + (1 - w) * tv
+
+
+def teacher_buckets(t_logits, t_lse, T=1.0, tail_exists=True):
+    """The target's log-probabilities over its k stored tokens and one bucket for the rest: [R, k + 1], summing to 1 exactly.
+
+    t_logits [R, k] at T = 1; t_lse [R] the logsumexp of logits / T, or None to renormalise over the k and leave the rest nothing.
+    Stored numbers are rounded, so the k may sum past 1 or leave a tail that is only rounding: that tail is taken as 0.
+    """
+    log_p = t_logits / T
+    if t_lse is None:
+        return torch.cat([log_p.log_softmax(-1), log_p.new_full((*log_p.shape[:-1], 1), FLOOR)], -1)
+    log_p = log_p - t_lse[..., None]
+    mass = log_p.exp().sum(-1, keepdim=True)
+    tail = 1 - mass
+    real = (tail > 2 * torch.finfo(log_p.dtype).eps) & tail_exists
+    log_tail = torch.where(real, tail, 1.0).log().masked_fill(~real, FLOOR)
+    log_total = torch.where(real, 1.0, mass).log()  # 1 unless the tail was dropped
+    return torch.cat([log_p - log_total, log_tail], -1).clamp_min(FLOOR)
+
+
+def student_buckets(student_logits, t_ids, T=1.0):
+    """The draft's log-probabilities over the same k tokens and one bucket for the rest: [R, k + 1], with finite gradients.
+
+    student_logits [R, V]; t_ids int64 [R, k]. The rest is summed directly, not as 1 minus the k, so a tiny tail keeps its digits.
+    """
+    logits = student_logits / T
+    lse = logits.logsumexp(-1, keepdim=True)
+    rest = logits.scatter(-1, t_ids, -torch.inf)
+    # a row whose rest is empty (k = V) or all -inf has no tail: logsumexp of nothing but -inf would have a NaN gradient
+    empty = (rest == -torch.inf).all(-1, keepdim=True)
+    log_rest = rest.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True).masked_fill(empty, -torch.inf)
+    return (torch.cat([logits.gather(-1, t_ids), log_rest], -1) - lse).clamp_min(FLOOR)

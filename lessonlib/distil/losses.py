@@ -1,0 +1,97 @@
+"""What a draft is trained on: cross-entropy on the target's tokens, or a divergence from its stored odds."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from lessonlib.distil.divergences import forward_kl, jsd, lk, reverse_kl, student_buckets, teacher_buckets, total_variation
+from lessonlib.errors import LessonError
+
+# One line adds a divergence: a function of (log_p, log_q, **options) that returns one value a row.
+DIVERGENCES = {"kl": forward_kl, "reverse_kl": reverse_kl, "jsd": jsd, "tv": total_variation, "lk": lk}
+
+
+def ce_loss(student_logits, resp_ids):
+    """Sequence-level distillation: the ordinary next-token cross-entropy on the text that the target wrote, in nats a token.
+
+    student_logits [R, V]: row j predicts response token j; resp_ids [R]. Source: Kim and Rush 2016. Built in notebook 06.
+    """
+    return F.cross_entropy(_wide(student_logits), resp_ids.long())
+
+
+def kl_loss(student_logits, t_ids, t_logits, t_lse, T=1.0):
+    """Token-level distillation: forward KL(p || q) over the target's stored top k and one bucket for all the rest, times T squared.
+
+    student_logits [R, V]; t_ids [R, k]; t_logits [R, k], the target's logits at T = 1; t_lse [R], the logsumexp of the target's
+    logits / T: at T != 1 it must have been computed for that T (dividing the one for T = 1 by T is not it: the tail would come out
+    negative). t_lse=None renormalises over the k ids and drops the tail: the draft is then taught that the rest of the vocabulary is
+    impossible, which costs acceptance. Returns the mean over rows, in nats. Source: Hinton et al. 2015. Built in notebook 06.
+    """
+    return _divergence(forward_kl, student_logits, t_ids, t_logits, t_lse, T).mean()
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What the target said at R response positions: the token it wrote and its stored odds (`kl_loss` says what each is)."""
+
+    resp_ids: torch.Tensor
+    ids: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    lse: torch.Tensor | None = None
+
+    def to(self, device):
+        """The same labels on another device."""
+        return Labels(*(None if x is None else x.to(device, non_blocking=True) for x in (self.resp_ids, self.ids, self.logits, self.lse)))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A training objective by name: "ce" or a key of DIVERGENCES, at temperature T (times T squared), plus ce_weight times cross-entropy.
+
+    beta is the weight of p in "jsd". renormalise drops the tail bucket, as with t_lse=None in `kl_loss`. Calling it gives one value a row.
+    """
+
+    name: str = "kl"
+    T: float = 1.0
+    beta: float = 0.5
+    ce_weight: float = 0.0
+    renormalise: bool = False
+
+    def __post_init__(self):
+        if self.name != "ce" and self.name not in DIVERGENCES:
+            raise LessonError(f'there is no objective "{self.name}"; choose one of ce, {", ".join(DIVERGENCES)}.')
+        if not self.T > 0:
+            raise LessonError(f"a distillation temperature cannot be {self.T}; give a number above 0 (1 copies what is served).")
+        if not 0 < self.beta < 1:
+            raise LessonError(f"beta cannot be {self.beta}: it must lie between 0 and 1; at the ends use kl or reverse_kl by name.")
+        if not 0 <= self.ce_weight < float("inf"):
+            raise LessonError(f"ce_weight cannot be {self.ce_weight}; give 0 or a positive number.")
+
+    @property
+    def needs_odds(self):
+        """Whether the target's stored odds are needed, not only its text."""
+        return self.name != "ce"
+
+    def __call__(self, student_logits, labels):
+        """One loss a row [R] for student_logits [R, V]."""
+        student_logits = _wide(student_logits)
+        cross_entropy = F.cross_entropy(student_logits, labels.resp_ids.long(), reduction="none") if self.name == "ce" or self.ce_weight else 0.0
+        if self.name == "ce":
+            return cross_entropy
+        options = {"beta": self.beta} if self.name == "jsd" else {}
+        rows = _divergence(DIVERGENCES[self.name], student_logits, labels.ids, labels.logits,
+                           None if self.renormalise else labels.lse, self.T, **options)
+        return rows + self.ce_weight * cross_entropy
+
+
+def _wide(logits):
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _divergence(divergence, student_logits, t_ids, t_logits, t_lse, T, **options):
+    student_logits = _wide(student_logits)
+    t_ids, t_logits = t_ids.long(), t_logits.to(student_logits.dtype)
+    t_lse = None if t_lse is None else t_lse.to(student_logits.dtype)
+    log_p = teacher_buckets(t_logits, t_lse, T, tail_exists=t_ids.shape[-1] < student_logits.shape[-1])
+    return divergence(log_p, student_buckets(student_logits, t_ids, T), **options) * T**2

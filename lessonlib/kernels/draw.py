@@ -1,0 +1,16 @@
+"""Drawing from a distribution by inverse CDF: one uniform number a draw, so that a draw can be repeated anywhere."""
+
+import torch
+
+
+def draw(weights, uniforms):
+    """Draw one index per row with probability proportional to weights; one of weight 0 is never drawn.
+
+    weights: [..., V], not negative, at least one positive; uniforms: [...] in [0, 1). Returns int64 [...].
+    The sums are float64: over a large vocabulary fp32 sums would lose the small probabilities.
+    """
+    cdf = weights.cumsum(-1, dtype=torch.float64)
+    total = cdf[..., -1:]
+    # rounding may carry u * total up to the total itself, which would name an entry past the last positive one
+    point = torch.minimum(uniforms[..., None].double() * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, point, right=True)[..., 0]

@@ -1,0 +1,55 @@
+"""A causal LM as its two halves: the body, which ends in hidden states, and the head, which turns some of them into logits.
+
+Splitting them is what lets a scorer or a loss ask for logits at the rows it needs, a chunk at a time, and never hold them all.
+"""
+
+import torch
+
+from lessonlib.errors import LessonError
+
+
+def body_and_head(model):
+    """(body, head): body(input_ids [B, S]) -> hidden [B, S, width] after the final norm; head(hidden [..., width]) -> logits [..., V].
+
+    Raises LessonError where the head of the hidden states is not the model's logits (a model that scales or caps them afterwards):
+    that is tried out once on three tokens, and remembered.
+    """
+    body = lambda input_ids: model.base_model(input_ids, use_cache=False).last_hidden_state  # noqa: E731
+    head = model.get_output_embeddings()
+    if not getattr(model, "_lesson_head_checked", False):
+        _check_head(model, body, head)
+        model._lesson_head_checked = True
+    return body, head
+
+
+@torch.no_grad()
+def _check_head(model, body, head):
+    training = model.training
+    model.eval()
+    probe = torch.arange(3, device=head.weight.device)[None]
+    expected, found = model(probe, use_cache=False).logits, head(body(probe))
+    model.train(training)
+    if not torch.allclose(expected.float(), found.float(), rtol=1e-2, atol=1e-2):
+        raise LessonError(f"{type(model).__name__} changes its logits after the head, which this course's scorer and losses do not support; "
+                          "use a Llama- or Qwen-style model.")
+
+
+def right_padded(sequences, device):
+    """[B, S] int64 of sequences of different lengths, padded with 0 on the right.
+
+    In a causal model nothing sees what comes after it, so with the padding on the right neither an attention mask nor position ids are needed.
+    """
+    longest = max(map(len, sequences))
+    ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+    for row, sequence in zip(ids, sequences):
+        row[: len(sequence)] = torch.as_tensor(sequence)
+    return ids.to(device)
+
+
+def response_rows(prompt_lengths, response_lengths, padded_length):
+    """Which rows of hidden [B * S, width] predict response tokens: int64, sequence after sequence.
+
+    Response token j of a prompt of s tokens stands at position s + j and is predicted at s + j - 1: the first from the last prompt token.
+    """
+    return torch.cat([torch.arange(length) + b * padded_length + start - 1
+                      for b, (start, length) in enumerate(zip(prompt_lengths, response_lengths))])

@@ -1,0 +1,90 @@
+"""One forward step of a causal language model with its cache, and rolling that cache back: the same on every transformers 5 release."""
+
+import inspect
+
+import torch
+from transformers import DynamicCache
+
+from lessonlib.errors import LessonError
+
+
+def cache_argument(model):
+    """The name under which this model's forward takes its cache: `cache`, or `past_key_values` as older transformers call it."""
+    names = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in names else "past_key_values"
+
+
+def rollback(cache, length):
+    """Shorten a transformers cache to its first `length` tokens; a cache that is no longer than that stays as it is.
+
+    `crop` counted tokens to keep in some releases and tokens to remove in others, and removing more than there is went wrong
+    differently in each; so the count is worked out here and only ever handed on as a removal that is possible.
+    """
+    surplus = cache.get_seq_length() - max(length, 0)
+    if surplus > 0:
+        cache.crop(-surplus)
+
+
+def context_length(model):
+    """The most tokens the model's positions reach, or None where its configuration does not say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def check_fits(model, prompt_ids, new_tokens):
+    """Refuse an empty prompt, ids outside the vocabulary, or a prompt that leaves no room for new_tokens (LessonError)."""
+    if len(prompt_ids) == 0:
+        raise LessonError("the prompt is empty; give at least one token for the model to continue.")
+    vocabulary = model.config.get_text_config().vocab_size
+    low, high = min(prompt_ids), max(prompt_ids)
+    if low < 0 or high >= vocabulary:
+        raise LessonError(f"token id {low if low < 0 else high} is not in this model's vocabulary of {vocabulary:,}; "
+                          "encode the text with this model's own tokenizer.")
+    longest = context_length(model)
+    if longest is not None and len(prompt_ids) + new_tokens > longest:
+        raise LessonError(f"a prompt of {len(prompt_ids):,} tokens and {new_tokens:,} new ones do not fit this model's {longest:,} positions; "
+                          "shorten the prompt or ask for fewer tokens.")
+
+
+def synchronize(device):
+    """Wait until a device has done what it was given, so that a clock read afterwards means something."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class CachedModel:
+    """A causal LM that reads a text piece by piece, one text at a time, and can take back its last tokens."""
+
+    def __init__(self, model):
+        self.model, self.argument = model, cache_argument(model)
+        self.device = next(model.parameters()).device
+        self.reset()
+
+    def reset(self):
+        """Forget the text."""
+        self.cache = DynamicCache(config=self.model.config)
+        if hasattr(self.cache, "activate_past_recording"):
+            self.cache.activate_past_recording()  # sliding-window layers can only be rolled back while they record
+
+    @property
+    def length(self):
+        """How many tokens are in the cache."""
+        return self.cache.get_seq_length()
+
+    def rollback(self, length):
+        """Keep the first `length` tokens of the text."""
+        if length <= 0:
+            self.reset()
+        else:
+            rollback(self.cache, length)
+
+    def read(self, tokens):
+        """Read tokens (a list, which may be empty) into the cache only."""
+        if tokens:
+            self.run(tokens, last=1)
+
+    @torch.inference_mode()
+    def run(self, tokens, last=None):
+        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only."""
+        ids = torch.as_tensor(tokens, dtype=torch.long, device=self.device)[None]
+        keep = {} if last is None else {"logits_to_keep": last}
+        return self.model(ids, use_cache=True, **{self.argument: self.cache}, **keep).logits[0]
