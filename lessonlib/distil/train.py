@@ -1,0 +1,114 @@
+"""The training loop: whatever the loss, one loop with fp32 masters, a token mean over the whole batch, and exact resume."""
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from lessonlib.errors import LessonError
+from lessonlib.files import atomic_path, fingerprint, shown
+from lessonlib.progress import Progress
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How long and how fast to train. batch_size counts sequences an optimizer step; micro_batch how many of them run at once."""
+
+    steps: int
+    lr: float
+    batch_size: int = 8
+    micro_batch: int | None = None
+    warmup: float = 0.05
+    weight_decay: float = 0.0
+    clip: float = 1.0
+    seed: int = 0
+    save_every: int = 200
+
+    def __post_init__(self):
+        if self.steps < 1 or self.batch_size < 1 or not self.lr > 0 or (self.micro_batch is not None and self.micro_batch < 1):
+            raise LessonError(f"a recipe needs at least one step, one sequence a batch and a learning rate above 0 (got {self}); mend that number.")
+
+    def rate(self, step):
+        """The learning rate of a step: a linear warm-up over the first share `warmup` of the steps, then half a cosine down to 0."""
+        warm = max(1, round(self.warmup * self.steps))
+        if step < warm:
+            return self.lr * (step + 1) / warm
+        return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
+
+
+def fit(draft, micro_batches, backward, recipe, checkpoint=None, on_step=None, label="training", show=True):
+    """Train the parameters of `draft` that require gradients; returns the mean loss of each step (list of floats, resumed ones included).
+
+    micro_batches(step) gives the step's micro-batches, each with `.rows`, the number of labels in it, and depends on nothing but the
+    step, so that a resumed run sees the same ones. backward(draft, micro_batch, scale) runs one of them forward and backward with its
+    loss times scale, and returns the sum of its unscaled losses: every label counts the same, however the batch is cut.
+    checkpoint: a file to save to and resume from, every recipe.save_every steps and on Ctrl-C; deleted by nobody.
+    on_step(step, loss), if given, is called after each step. Raises LessonError for trainable weights that are not fp32 (at a small
+    learning rate a bf16 weight would not move), and for a loss or gradient that is not finite, before the weights are touched.
+    """
+    trained = {name: p for name, p in draft.named_parameters() if p.requires_grad}
+    if not trained:
+        raise LessonError("nothing in this draft is trainable; unfreeze its layers (requires_grad) before training.")
+    low = [name for name, p in trained.items() if p.dtype not in (torch.float32, torch.float64)]
+    if low:
+        raise LessonError(f"{low[0]} is {trained[low[0]].dtype}: small updates would be rounded away; train an fp32 copy (draft.float()).")
+    device = next(iter(trained.values())).device
+    optimizer = torch.optim.AdamW(trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=device.type == "cuda" or None)
+    losses = _resume(checkpoint, recipe, trained, optimizer) if checkpoint else []
+    progress = Progress(label, recipe.steps - len(losses), "steps", show=show)
+    was_training = draft.training
+    draft.train()
+    try:
+        for step in range(len(losses), recipe.steps):
+            optimizer.param_groups[0]["lr"] = recipe.rate(step)
+            optimizer.zero_grad(set_to_none=True)
+            batch = list(micro_batches(step))
+            rows = sum(micro.rows for micro in batch)
+            loss = sum(backward(draft, micro, 1.0 / rows) for micro in batch) / rows
+            norm = torch.nn.utils.clip_grad_norm_(list(trained.values()), recipe.clip)
+            loss, norm = torch.stack([loss.detach().to(norm.dtype), norm]).tolist()
+            if not (math.isfinite(loss) and math.isfinite(norm)):
+                saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
+                raise LessonError(f"{label} stopped at step {step + 1}: the loss is {loss} and the gradient's norm {norm}; "
+                                  f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
+            optimizer.step()
+            losses.append(loss)
+            progress.add(note=f"loss {loss:.4f}")
+            if on_step is not None:
+                on_step(step, loss)
+            if checkpoint and ((step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps):
+                _save(checkpoint, recipe, trained, optimizer, losses)
+    except KeyboardInterrupt:
+        if checkpoint and losses:
+            _save(checkpoint, recipe, trained, optimizer, losses)
+            print(f"  {label}: stopped after step {len(losses)}; the same command goes on from there.", flush=True)
+        raise
+    finally:
+        draft.train(was_training)
+        optimizer.zero_grad(set_to_none=True)
+    progress.finish(note=f"loss {losses[-1]:.4f}")
+    return losses
+
+
+def _save(path, recipe, trained, optimizer, losses):
+    with atomic_path(path) as temporary:
+        torch.save({"recipe": fingerprint(asdict(recipe)), "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
+                    "optimizer": optimizer.state_dict()}, temporary)
+
+
+def _resume(path, recipe, trained, optimizer):
+    """Load a checkpoint into the weights and the optimizer; returns the losses of the steps it has behind it."""
+    if not Path(path).exists():
+        return []
+    try:
+        state = torch.load(path, map_location=next(iter(trained.values())).device, weights_only=True)
+    except Exception as error:  # torch names no single exception for a damaged file
+        raise LessonError(f"the checkpoint {shown(path)} cannot be read ({type(error).__name__}); delete it to train from the start.") from None
+    if state["recipe"] != fingerprint(asdict(recipe)) or state["weights"].keys() != trained.keys():
+        raise LessonError(f"the checkpoint {shown(path)} belongs to another run (recipe or draft differ); delete it to train from the start.")
+    with torch.no_grad():
+        for name, weight in state["weights"].items():
+            trained[name].copy_(weight)
+    optimizer.load_state_dict(state["optimizer"])
+    return state["losses"]
