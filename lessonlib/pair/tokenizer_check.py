@@ -1,0 +1,115 @@
+"""Are these two the same? Tokenizers and models recognised by what they hold, and a wrong pair refused before any work."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig
+
+from lessonlib.errors import LessonError
+from lessonlib.files import fingerprint
+
+PROBE = ("The year 2024, 3.14159 and 1,000,000.\n\tdef f(x):\n        return  x ** 2  # größer 你好 🙂\r\n\n\n"
+         "don't WON'T naïve café e\u0301 \u00a0 <b>&amp;</b> https://example.org/?a=1&b=2 ")
+SHOWN = 5
+# The settings that change what a model computes; their names are the same in every transformers 5 release.
+CONFIG_KEYS = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+               "num_key_value_heads", "head_dim", "hidden_act", "rms_norm_eps", "rope_parameters", "tie_word_embeddings",
+               "sliding_window", "layer_types")
+
+
+def check_same_tokenizer(target_tokenizer, draft_tokenizer):
+    """Refuse two tokenizers that could give one text different ids; the LessonError names up to five ids that differ."""
+    target, draft = vocabulary(target_tokenizer), vocabulary(draft_tokenizer)
+    differing = [i for i in sorted(target.keys() | draft.keys()) if target.get(i) != draft.get(i)]
+    if differing:
+        listed = "; ".join(f"{i} is {target.get(i)!r} for the target, {draft.get(i)!r} for the draft"
+                           for i in differing[:SHOWN])
+        more = f" and {len(differing) - SHOWN:,} more" if len(differing) > SHOWN else ""
+        sizes = f" (sizes {len(target):,} and {len(draft):,})" if len(target) != len(draft) else ""
+        raise LessonError(f"Target and draft do not share a tokenizer{sizes}: id {listed}{more}; "
+                          "take a draft of the target's family.")
+    if added(target_tokenizer) != added(draft_tokenizer):
+        odd = sorted(set(added(target_tokenizer)) ^ set(added(draft_tokenizer)))[:SHOWN]
+        raise LessonError(f"Target and draft find different special tokens in a text (such as {', '.join(map(repr, odd))}); "
+                          "take a draft of the target's family.")
+    for name in ("merges", "probe"):
+        if rules(target_tokenizer)[name] != rules(draft_tokenizer)[name]:
+            raise LessonError("Target and draft have the same vocabulary but split text differently"
+                              f"{' (their merges differ)' if name == 'merges' else ''}; "
+                              "take a draft of the target's family.")
+
+
+def vocabulary(tokenizer):
+    """{id: token} of a tokenizer, added tokens included."""
+    return {i: token for token, i in tokenizer.get_vocab().items()}
+
+
+def added(tokenizer):
+    """The tokens that are found whole inside a text, by id: [(id, text), ...]."""
+    return sorted((i, token.content) for i, token in tokenizer.added_tokens_decoder.items())
+
+
+def rules(tokenizer):
+    """How a tokenizer splits: its merges in order (None where it shows none) and the ids of a text full of odd cases."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    merges = json.loads(backend.to_str())["model"].get("merges") if backend is not None else None
+    probe = PROBE + "".join(token for _, token in added(tokenizer)) + PROBE
+    return {"merges": merges, "probe": tokenizer(probe, add_special_tokens=False)["input_ids"]}
+
+
+def tokenizer_fingerprint(tokenizer):
+    """A short hash of vocabulary, added tokens, merges and splitting: equal just where `check_same_tokenizer` is content."""
+    return fingerprint([sorted(vocabulary(tokenizer).items()), added(tokenizer), rules(tokenizer)])
+
+
+def check_pair(target, draft):
+    """Refuse (LessonError) two models whose logits cannot be compared because their vocabularies differ in size."""
+    sizes = [model.config.get_text_config().vocab_size for model in (target, draft)]
+    if sizes[0] != sizes[1]:
+        raise LessonError(f"The target scores {sizes[0]:,} tokens and the draft {sizes[1]:,}; "
+                          "take a draft with the target's vocabulary.")
+
+
+def model_fingerprint(model):
+    """A short hash of a causal LM (the model, or its checkpoint's folder): its settings and a sample of its weights.
+
+    The sample is the first 64 numbers of four rows of each weight, rounded to bf16: so the fp32 and the bf16 load of one
+    checkpoint are the same model, wherever it lies, and a fine-tuned one is another. Quick: nothing is read whole.
+    """
+    if isinstance(model, (str, Path)):
+        return folder_fingerprint(Path(model))
+    parameters = dict(model.named_parameters())  # tied weights come once
+    return combined(model.config, parameters.keys(), lambda name: sample(parameters[name], parameters[name].shape[0]))
+
+
+def folder_fingerprint(folder):
+    """`model_fingerprint` of a checkpoint on disk, read from its safetensors without loading it."""
+    config = AutoConfig.from_pretrained(folder)
+    files = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        opened = safe_open(path, "pt")
+        files.update((name, opened) for name in opened.keys())
+    if not files:
+        raise LessonError(f"{folder} holds no safetensors file; give the folder of a whole checkpoint.")
+    if config.tie_word_embeddings:
+        files.pop("lm_head.weight", None)
+    slices = {name: file.get_slice(name) for name, file in files.items()}
+    return combined(config, slices.keys(), lambda name: sample(slices[name], slices[name].get_shape()[0]))
+
+
+def sample(tensor, rows):
+    """The first 64 numbers of four rows spread over a tensor (of a vector: four numbers), as bf16 bytes."""
+    picked = [tensor[row:row + 1].reshape(-1)[:64] for row in sorted({rows * i // 4 for i in range(4)})]
+    return torch.cat(picked).detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes()
+
+
+def combined(config, names, sample_of):
+    """One hash over the settings of `config` and the samples of the weights `names`."""
+    settings = {key: getattr(config, key, None) for key in CONFIG_KEYS}
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name in sorted(names):
+        digest.update(name.encode() + sample_of(name))
+    return digest.hexdigest()[:16]
