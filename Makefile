@@ -1,0 +1,36 @@
+# Every command makes the environment it needs, .venv, first: lessonlib/environment.py does nothing when that is ready.
+PYTHON ?= python3
+VENV := .venv/bin/python
+
+.PHONY: help env lesson test lab bench notebooks
+
+help:
+	@echo "make lesson     the whole course in one run: environment, model, pipeline; ends with a table and a row in SCOREBOARD.md"
+	@echo "make test       every test, the notebooks among them"
+	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
+	@echo "make bench      how fast the parts run on this machine, against what the machine can do"
+	@echo "make notebooks  build the notebooks anew from notebooks/src"
+	@echo "make env        the environment alone (another Python: make env PYTHON=python3.12)"
+
+env:
+	@$(PYTHON) lessonlib/environment.py
+
+lesson: env
+	@$(VENV) -m lessonlib lesson
+
+# Two threads: the time is the same on every machine, and the parts that run side by side do not crowd each other out.
+test: export OMP_NUM_THREADS = 2
+test: export HF_HUB_OFFLINE = 1
+test: env
+	@echo "Running every test: about 10 minutes on two cores, no network."
+	@$(VENV) -m pytest
+
+lab: env
+	@echo "Opening JupyterLab on the first notebook; stop it with Ctrl-C."
+	@$(VENV) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB) notebooks/00_meet_the_pair.ipynb
+
+bench: env
+	@$(VENV) -m lessonlib bench
+
+notebooks: env
+	@$(VENV) -m lessonlib.workbook.build
