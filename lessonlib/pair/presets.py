@@ -68,8 +68,8 @@ def preset(name=None, target=None, draft=None, prompts=None):
         raise LessonError(f"There is no preset {chosen!r}; choose one of {', '.join(PRESETS)}.")
     machine = f"a CUDA GPU with {memory:.0f} GB" if memory else "no CUDA GPU"
     if found.name in ("spark", "spark-open") and memory < SPARK_GB:
-        raise LessonError(f"The preset {found.name} needs a CUDA GPU with {SPARK_GB} GB, this machine has "
-                          f"{f'{memory:.0f} GB' if memory else 'none'}; set LESSON_PRESET=tiny, or custom and a smaller pair.")
+        raise LessonError(f"The preset {found.name} needs a CUDA GPU with {SPARK_GB} GB and this machine has {machine}; "
+                          "set LESSON_PRESET=tiny, or custom and a smaller pair.")
     given = {"target": target or os.environ.get("LESSON_TARGET"), "draft": draft or os.environ.get("LESSON_DRAFT"),
              "prompts": prompts or os.environ.get("LESSON_PROMPTS")}
     given = {field: str(value) for field, value in given.items() if value}

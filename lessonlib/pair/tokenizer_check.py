@@ -12,7 +12,7 @@ from lessonlib.errors import LessonError
 from lessonlib.files import fingerprint
 
 PROBE = ("The year 2024, 3.14159 and 1,000,000.\n\tdef f(x):\n        return  x ** 2  # größer 你好 🙂\r\n\n\n"
-         "don't WON'T naïve café e\u0301 \u00a0 <b>&amp;</b> https://example.org/?a=1&b=2 ")
+         "don't WON'T naïve café e\u0301 x² ½ ¾ ٣ ٤ Ⅷ \u00a0 <b>&amp;</b> https://example.org/?a=1&b=2 ")
 SHOWN = 5
 # The settings that change what a model computes; their names are the same in every transformers 5 release.
 CONFIG_KEYS = ("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -35,11 +35,11 @@ def check_same_tokenizer(target_tokenizer, draft_tokenizer):
         odd = sorted(set(added(target_tokenizer)) ^ set(added(draft_tokenizer)))[:SHOWN]
         raise LessonError(f"Target and draft find different special tokens in a text (such as {', '.join(map(repr, odd))}); "
                           "take a draft of the target's family.")
-    for name in ("merges", "probe"):
-        if rules(target_tokenizer)[name] != rules(draft_tokenizer)[name]:
-            raise LessonError("Target and draft have the same vocabulary but split text differently"
-                              f"{' (their merges differ)' if name == 'merges' else ''}; "
-                              "take a draft of the target's family.")
+    target_rules, draft_rules = rules(target_tokenizer), rules(draft_tokenizer)
+    if target_rules != draft_rules:
+        why = " (their merges differ)" if target_rules["merges"] != draft_rules["merges"] else ""
+        raise LessonError(f"Target and draft have the same vocabulary but split text differently{why}; "
+                          "take a draft of the target's family.")
 
 
 def vocabulary(tokenizer):

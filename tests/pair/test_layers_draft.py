@@ -20,7 +20,8 @@ SIZES = dict(vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_lay
              num_key_value_heads=2, max_position_embeddings=64)
 SHAPES = {"llama tied": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": True}),
           "llama": (LlamaForCausalLM, LlamaConfig, {"tie_word_embeddings": False}),
-          "qwen2 sliding": (Qwen2ForCausalLM, Qwen2Config, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
+          "qwen2 sliding": (Qwen2ForCausalLM, Qwen2Config,
+                            {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
           "qwen3 tied": (Qwen3ForCausalLM, Qwen3Config, {"head_dim": 16, "tie_word_embeddings": True})}
 IDS = torch.randint(97, (2, 12), generator=torch.Generator().manual_seed(0))
 
@@ -72,7 +73,8 @@ def test_only_the_layers_are_new_memory_and_only_they_train(target):
     memory = {parameter.data_ptr() for parameter in target.parameters()}
     for name, parameter in draft.named_parameters():
         own = name.startswith("model.layers.")
-        assert (parameter.data_ptr() in memory) != own and parameter.requires_grad == own and parameter.dtype == torch.float32, name
+        assert (parameter.data_ptr() in memory) != own and parameter.requires_grad == own, name
+        assert parameter.dtype == torch.float32, name
     before = {name: parameter.clone() for name, parameter in target.named_parameters()}
     optimizer = torch.optim.SGD([parameter for parameter in draft.parameters() if parameter.requires_grad], lr=1.0)
     draft(IDS).logits.square().mean().backward()
