@@ -1,0 +1,84 @@
+"""The target re-reads its answers and keeps, at every response position, its k favourite tokens and what the rest is worth (t3)."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lessonlib.errors import LessonError
+from lessonlib.kernels.topk_lse import topk_lse
+from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+from lessonlib.pair.step import check_fits
+
+CHUNK = 512  # rows of logits held at once
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One sequence's labels: ids int64 [R, k], logits fp32 [R, k] in falling order, lse [R], log_tail [R] (natural logs, fp32).
+
+    log_tails holds the log tail mass at each extra temperature that was asked for: {T: [R]}.
+    """
+
+    ids: torch.Tensor
+    logits: torch.Tensor
+    lse: torch.Tensor
+    log_tail: torch.Tensor
+    log_tails: dict
+
+
+def score_one(target, prompt_ids, resp_ids, k=64):
+    """The target's k largest logits and their normaliser at each response position, as the seed of the course defines them.
+
+    Returns (topk_ids int32 [R, k], topk_logits fp16 [R, k], lse fp32 [R]) with R = len(resp_ids): row j is the target's distribution for
+    response token j given everything before it. Built in notebook 04; `score` is the same for many sequences at once.
+    """
+    scored = next(score(target, [(prompt_ids, resp_ids)], k))
+    return scored.ids.int(), scored.logits.half(), scored.lse
+
+
+@torch.inference_mode()
+def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
+    """Yield a Scored for each (prompt_ids, resp_ids) of `sequences`, in order; never more than a chunk of logits is held.
+
+    batch_tokens: padded tokens run through the target at once. extra_temperatures: temperatures other than 1 whose tail mass is wanted
+    too (it cannot be worked out from the one at 1). Raises LessonError for a sequence without response, ids outside the
+    vocabulary, k outside 1..V, and logits that are NaN.
+    """
+    body, head = body_and_head(target)
+    if not 1 <= k <= head.weight.shape[0]:
+        raise LessonError(f"k cannot be {k}: give the number of favourite tokens to keep, 1 to {head.weight.shape[0]:,}.")
+    for batch in _batches(sequences, batch_tokens):
+        for prompt_ids, resp_ids in batch:
+            if len(resp_ids) == 0:
+                raise LessonError("a sequence has no response tokens, so there is nothing to score; leave it out.")
+            check_fits(target, list(prompt_ids), 0)
+            check_fits(target, [*prompt_ids, *resp_ids], 0)
+        ids = right_padded([[*prompt, *resp] for prompt, resp in batch], head.weight.device)
+        lengths = [len(resp) for _, resp in batch]
+        rows = response_rows([len(prompt) for prompt, _ in batch], lengths, ids.shape[1]).to(ids.device)
+        hidden = body(ids).flatten(0, 1)[rows]
+        parts = [_keep(head(chunk), k, extra_temperatures) for chunk in hidden.split(CHUNK)]
+        columns = [torch.cat(column).cpu() for column in zip(*parts)]
+        if not torch.isfinite(columns[2]).all():
+            raise LessonError("the target's logits are not finite at some position; check the weights and the number format it runs in.")
+        for ids, values, lse, log_tail, *extra in zip(*(column.split(lengths) for column in columns)):
+            yield Scored(ids, values, lse, log_tail, dict(zip(extra_temperatures, extra)))
+
+
+def _keep(logits, k, temperatures):
+    logits = logits.float()
+    return *topk_lse(logits, k), *(topk_lse(logits / T, k)[3] for T in temperatures)
+
+
+def _batches(sequences, batch_tokens):
+    """Cut sequences, in order, into batches of at most batch_tokens padded tokens (at least one sequence each)."""
+    batch, longest = [], 0
+    for sequence in sequences:
+        length = len(sequence[0]) + len(sequence[1])
+        if batch and max(longest, length) * (len(batch) + 1) > batch_tokens:
+            yield batch
+            batch, longest = [], 0
+        batch.append(sequence)
+        longest = max(longest, length)
+    if batch:
+        yield batch

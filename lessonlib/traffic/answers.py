@@ -1,0 +1,126 @@
+"""The target's answers to prompts (t2): written once, as token ids, row by row, so that an interruption loses nothing."""
+
+import gzip
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lessonlib.errors import LessonError
+from lessonlib.files import atomic_path, explained_write, fingerprint, read_jsonl, shown
+from lessonlib.pair.chat import chat_ids, template_hash
+from lessonlib.pair.step import check_fits
+from lessonlib.pair.tokenizer_check import model_fingerprint, tokenizer_fingerprint
+from lessonlib.progress import Progress
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A file of answers: `header` says how they were drawn, `rows` holds {"row", "prompt_ids", "resp_ids"} in the order of the prompts."""
+
+    header: dict
+    rows: list
+
+    def __len__(self):
+        return len(self.rows)
+
+    def sequences(self):
+        """(prompt_ids, resp_ids) of every row that has at least one answer token."""
+        return [(row["prompt_ids"], row["resp_ids"]) for row in self.rows if row["resp_ids"]]
+
+
+def generate(engine, model, tokenizer, prompts, out, temperature=1.0, max_new_tokens=256, seed=0, eos_token_ids=(), show=True):
+    """Have the target answer `prompts` (list of str or of message lists) into the JSON Lines file `out`; returns Answers.
+
+    engine: an Engine of that model. The first line says how the answers are drawn, each later line is one row of ids: they are never
+    turned into text and back. An interrupted file is gone on with: rows it holds are neither repeated nor lost, and a line cut short is
+    drawn again. Raises LessonError for a temperature below 0, a prompt that does not fit, or a file that was drawn in another way.
+    """
+    out = Path(out)
+    if not temperature >= 0 or temperature == float("inf"):
+        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy answers or a positive number.")
+    if max_new_tokens < 1:
+        raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; an answer needs at least 1.")
+    if not prompts:
+        raise LessonError("there are no prompts to answer; give at least one.")
+    encoded = [chat_ids(tokenizer, prompt) for prompt in prompts]
+    for number, ids in enumerate(encoded, 1):
+        try:
+            check_fits(model, ids, max_new_tokens)
+        except LessonError as error:
+            raise LessonError(f"prompt {number}: {error}") from None
+    header = {"answers": FORMAT, "target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(tokenizer),
+              "template": template_hash(tokenizer), "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed,
+              "eos_token_ids": sorted(eos_token_ids), "prompts": fingerprint(encoded), "engine": engine.name}
+    done = _resume(out, header)
+    waiting = [(number, ids) for number, ids in enumerate(encoded) if number not in done]
+    if waiting:
+        if done and show:
+            print(f"  answers: {len(done):,} of {len(encoded):,} are in {shown(out)} already", flush=True)
+        progress = Progress("answers", len(waiting), "answers", show=show)
+        tokens = 0
+        with explained_write(out), open(out, "a", encoding="utf-8") as file:
+            if not done and file.tell() == 0:
+                print(json.dumps(header), file=file)
+            for number, resp_ids in engine.answer(waiting, temperature, max_new_tokens, seed, eos_token_ids):
+                print(json.dumps({"row": number, "prompt_ids": encoded[number], "resp_ids": resp_ids}, separators=(",", ":")), file=file, flush=True)
+                tokens += len(resp_ids)
+                progress.add(note=f"{tokens:,} tokens")
+        progress.finish(note=f"{tokens:,} tokens")
+    return read_answers(out)
+
+
+def read_answers(path):
+    """Read a file of answers; LessonError names the line where it is not one."""
+    lines = read_jsonl(path)
+    header = next(lines)
+    if header.get("answers") != FORMAT:
+        raise LessonError(f"{shown(path)} is not a file of answers of this version (its first line says {str(header)[:60]}); make it with `generate`.")
+    rows = {}
+    for number, row in enumerate(lines, 2):
+        if not all(isinstance(row.get(name), kind) for name, kind in (("row", int), ("prompt_ids", list), ("resp_ids", list))):
+            raise LessonError(f"{shown(path)} line {number} is not an answer (row, prompt_ids, resp_ids); make the file again with `generate`.")
+        rows[row["row"]] = row
+    return Answers(header, [rows[number] for number in sorted(rows)])
+
+
+def _resume(out, header):
+    """The numbers of the rows that `out` holds already; a last line that was cut short is taken away."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not out.exists() or out.stat().st_size == 0:
+        return set()
+    with open(out, "rb+") as file:
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        file.flush()
+        os.fsync(file.fileno())
+    if whole == 0:
+        return set()
+    found = read_answers(out)
+    if found.header != header:
+        differ = [name for name in header if found.header.get(name) != header[name]]
+        raise LessonError(f"{shown(out)} was drawn in another way ({', '.join(differ)} differ); give another file name, or delete it to draw again.")
+    return {row["row"] for row in found.rows}
+
+
+def write_shipped(answers, path):
+    """Write answers in the form the course ships: without the prompts' ids, which the reader's own prompt set gives back."""
+    with atomic_path(path) as temporary, gzip.GzipFile(temporary, "wb", mtime=0) as file:
+        for line in [answers.header, *({"row": row["row"], "resp_ids": row["resp_ids"]} for row in answers.rows)]:
+            file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
+
+
+def read_shipped(path, tokenizer, prompts):
+    """Read shipped answers and give each its prompt's ids again; `prompts` must begin with the prompts that were answered.
+
+    Raises LessonError where they are other prompts, or were encoded by another tokenizer or chat template.
+    """
+    lines = read_jsonl(path)
+    header, rows = next(lines), list(lines)
+    encoded = [chat_ids(tokenizer, prompt) for prompt in prompts[:len(rows)]]
+    if header.get("answers") != FORMAT or header.get("prompts") != fingerprint(encoded):
+        raise LessonError(f"the answers in {shown(path)} belong to other prompts than these; build the prompts with the course's own settings, "
+                          "or draw answers of your own with `generate`.")
+    return Answers(header, [{"row": row["row"], "prompt_ids": ids, "resp_ids": row["resp_ids"]} for ids, row in zip(encoded, rows)])

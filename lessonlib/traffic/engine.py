@@ -1,0 +1,87 @@
+"""Who writes the answers: one interface, so that transformers here and vLLM on a server make the same files."""
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from transformers import DynamicCache
+
+from lessonlib.kernels.draw import draw
+from lessonlib.pair.step import cache_argument
+
+
+class Engine(Protocol):
+    """Writes answers to tokenised prompts. Each row depends on its own prompt, number and the seed only, never on its neighbours."""
+
+    name: str
+
+    def answer(self, prompts, temperature, max_new_tokens, seed, eos_token_ids):
+        """Yield (number, answer ids) for (number, prompt ids) in `prompts`, in any order.
+
+        temperature 0 is greedy; otherwise the whole distribution is sampled: no top-k, no top-p, no penalties, whatever the model's own
+        generation settings say. An answer ends with one of eos_token_ids, included, or after max_new_tokens without one.
+        """
+
+
+class TransformersEngine:
+    """Answers in batches with a model of transformers, sampling by inverse CDF from numbers that belong to each row."""
+
+    name = "transformers"
+
+    def __init__(self, model, batch_size=32):
+        self.model, self.batch_size = model, batch_size
+
+    def answer(self, prompts, temperature, max_new_tokens, seed, eos_token_ids):
+        """Yield (number, answer ids), batch after batch of prompts of similar length (less padding)."""
+        prompts = sorted(prompts, key=lambda row: len(row[1]))
+        for start in range(0, len(prompts), self.batch_size):
+            batch = prompts[start:start + self.batch_size]
+            yield from zip([number for number, _ in batch], self._batch(batch, temperature, max_new_tokens, seed, set(eos_token_ids)))
+
+    @torch.inference_mode()
+    def _batch(self, batch, temperature, max_new_tokens, seed, eos):
+        device = next(self.model.parameters()).device
+        ids, mask = left_padded([prompt for _, prompt in batch], device)
+        uniforms = torch.from_numpy(np.stack([row_uniforms(seed, number, max_new_tokens) for number, _ in batch])).to(device)
+        answers = [[] for _ in batch]
+        alive = torch.arange(len(batch), device=device)
+        cache, argument = DynamicCache(config=self.model.config), cache_argument(self.model)
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        for t in range(max_new_tokens):
+            logits = self.model(ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1,
+                                **{argument: cache}).logits[:, -1]
+            if temperature == 0:
+                tokens = logits.argmax(-1)
+            else:
+                tokens = draw((logits.float() / temperature).softmax(-1), uniforms[alive, t])
+            for row, token in zip(alive.tolist(), tokens.tolist()):
+                answers[row].append(token)
+            going = torch.tensor([answers[row][-1] not in eos for row in alive.tolist()], device=device)
+            if not going.any():
+                break
+            ids, positions = tokens[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(ids)], -1)
+            if not going.all():
+                keep = going.nonzero()[:, 0]
+                cache.batch_select_indices(keep)
+                ids, mask, positions, alive = ids[keep], mask[keep], positions[keep], alive[keep]
+        return answers
+
+
+def left_padded(sequences, device):
+    """(ids, mask), each int64 [B, S], padded on the left so that all sequences end together; padding is masked out.
+
+    A model must then also be given position ids counted from each sequence's own start: its logits would move otherwise.
+    """
+    longest = max(map(len, sequences))
+    ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for i, sequence in enumerate(sequences):
+        ids[i, longest - len(sequence):] = torch.tensor(sequence)
+        mask[i, longest - len(sequence):] = 1
+    return ids.to(device), mask.to(device)
+
+
+def row_uniforms(seed, number, count):
+    """`count` numbers in [0, 1), float64, that belong to row `number` under `seed`: the same in any batch and after any interruption."""
+    return np.random.Generator(np.random.Philox(key=[seed, number])).random(count)
