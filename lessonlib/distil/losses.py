@@ -42,7 +42,14 @@ class Labels:
 
     def to(self, device):
         """The same labels on another device."""
-        return Labels(*(None if x is None else x.to(device, non_blocking=True) for x in (self.resp_ids, self.ids, self.logits, self.lse)))
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def rows(self, rows):
+        """The labels of some rows (a slice or an index)."""
+        return self._each(lambda tensor: tensor[rows])
+
+    def _each(self, change):
+        return Labels(*(None if tensor is None else change(tensor) for tensor in (self.resp_ids, self.ids, self.logits, self.lse)))
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
     body, head = body_and_head(target)
     if not 1 <= k <= head.weight.shape[0]:
         raise LessonError(f"k cannot be {k}: give the number of favourite tokens to keep, 1 to {head.weight.shape[0]:,}.")
-    for batch in _batches(sequences, batch_tokens):
+    for batch in batches(sequences, batch_tokens):
         for prompt_ids, resp_ids in batch:
             if len(resp_ids) == 0:
                 raise LessonError("a sequence has no response tokens, so there is nothing to score; leave it out.")
@@ -70,7 +70,7 @@ def _keep(logits, k, temperatures):
     return *topk_lse(logits, k), *(topk_lse(logits / T, k)[3] for T in temperatures)
 
 
-def _batches(sequences, batch_tokens):
+def batches(sequences, batch_tokens):
     """Cut sequences, in order, into batches of at most batch_tokens padded tokens (at least one sequence each)."""
     batch, longest = [], 0
     for sequence in sequences:

@@ -1,0 +1,80 @@
+"""Distilling a draft from a label store: its batches, its forward and backward, and the shared training loop around them."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lessonlib.distil.losses import Labels, Objective
+from lessonlib.distil.train import fit
+from lessonlib.errors import LessonError
+from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+
+CHUNK = 1024  # rows of logits held at once
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch: ids [B, S] padded on the right; positions [R] of its flattened hidden states that predict the R labels."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    labels: Labels
+
+    @property
+    def rows(self):
+        """How many labels: the response tokens, no prompt and no padding among them."""
+        return len(self.positions)
+
+
+def store_batch(store, indices, objective, device):
+    """The Batch of the store's sequences `indices`, with the target's odds if the objective needs them."""
+    sequences = [store.sequence(i) for i in indices]
+    ids = right_padded([[*prompt, *resp] for prompt, resp in sequences], device)
+    positions = response_rows([len(prompt) for prompt, _ in sequences], [len(resp) for _, resp in sequences], ids.shape[1])
+    odds = [torch.cat(part) for part in zip(*(store.kl_inputs(i, objective.T) for i in indices))] if objective.needs_odds else []
+    labels = Labels(torch.tensor([token for _, resp in sequences for token in resp]), *odds)
+    return Batch(ids, positions.to(device), labels.to(device))
+
+
+def backward(draft, batch, scale, objective, dtype=torch.float32):
+    """Forward and backward of one micro-batch, its summed loss times `scale`; returns the unscaled sum.
+
+    The head and the loss run a chunk of rows at a time, so that never more than a chunk of logits is held; their gradient meets the
+    body's in the hidden states. dtype: what matrix products run in.
+    """
+    body, head = body_and_head(draft)
+    with torch.autocast(batch.ids.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        hidden = body(batch.ids).flatten(0, 1)[batch.positions]
+        leaf = hidden.detach().requires_grad_(True)
+        total = torch.zeros((), device=leaf.device)
+        for start in range(0, batch.rows, CHUNK):
+            rows = slice(start, start + CHUNK)
+            loss = objective(head(leaf[rows]), batch.labels.rows(rows)).sum()
+            (loss * scale).backward()
+            total += loss.detach()
+    if hidden.requires_grad:
+        hidden.backward(leaf.grad)
+    return total
+
+
+def distil(draft, store, recipe, objective=None, checkpoint=None, on_step=None, dtype=torch.float32, label=None, show=True):
+    """Train `draft` on a label store (t5, t6): cross-entropy on the target's text, or a divergence from its odds; returns the losses.
+
+    store: LabelStore; recipe: Recipe; objective: Objective, its name, or None for "kl"; the rest as in `fit`. Sequences are drawn in an
+    order that the seed and the step alone decide, each once an epoch.
+    """
+    objective = objective if isinstance(objective, Objective) else Objective(objective or "kl")
+    if len(store) < recipe.batch_size:
+        raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
+    device = next(draft.parameters()).device
+    size = recipe.micro_batch or recipe.batch_size
+    per_epoch = len(store) // recipe.batch_size
+
+    def micro_batches(step):
+        epoch, place = divmod(step, per_epoch)
+        order = torch.randperm(len(store), generator=torch.Generator().manual_seed(recipe.seed * 100_003 + epoch))
+        chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size]
+        return [store_batch(store, part.tolist(), objective, device) for part in chosen.split(size)]
+
+    return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint, on_step,
+               label or f"training ({objective.name})", show)

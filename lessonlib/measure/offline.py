@@ -1,0 +1,106 @@
+"""Acceptance without decoding (t4): both models read the same held-out text, and the overlap of their odds is counted."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lessonlib.errors import LessonError
+from lessonlib.labels.scorer import batches
+from lessonlib.measure.estimate import Estimate, ratio_estimate
+from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+from lessonlib.pair.tokenizer_check import check_pair
+
+CHUNK = 512  # rows of both models' logits held at once
+
+
+class OfflineAlpha(NamedTuple):
+    """What teacher forcing measures: alpha = mean of sum min(p, q); top1 = share of positions with the same argmax; kl = mean KL(p || q) in
+    nats; each an Estimate with its 95 % interval. per_position: the overlap at every response position, fp32 [total], sequence after sequence.
+    """
+
+    alpha: Estimate
+    top1: Estimate
+    kl: Estimate
+    per_position: np.ndarray
+    lengths: tuple
+
+    def by_position(self, longest=None):
+        """alpha at each place in the answer: a list of Estimates, place 0 first, over the answers that are long enough."""
+        rows = np.split(self.per_position, np.cumsum(self.lengths)[:-1])
+        return [ratio_estimate(column, np.ones(len(column))) for column in
+                ([row[place] for row in rows if len(row) > place] for place in range(longest or max(self.lengths)))]
+
+
+@torch.inference_mode()
+def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
+    """Measure a draft on text that the target wrote, with the true prefix at every position; returns OfflineAlpha.
+
+    seqs: list of (prompt_ids, resp_ids), best drawn at the T that is served; T: the temperature of both models' odds (top1 does not
+    depend on it). Whole vocabulary, fp32. Exact for the first proposal of a round, an approximation for later ones. Raises
+    LessonError for sequences without response, T <= 0, or models that do not share a vocabulary. Built in notebook 05.
+    """
+    if not 0 < T < float("inf"):
+        raise LessonError(f"offline alpha needs a temperature above 0, not {T}; for greedy serving read top1 instead.")
+    seqs = [(list(prompt), list(resp)) for prompt, resp in seqs]
+    if not seqs or any(not prompt or not resp for prompt, resp in seqs):
+        raise LessonError("offline alpha needs sequences with at least one prompt token and one response token each; leave the others out.")
+    check_pair(target, draft)
+    columns = []
+    for batch in batches(seqs, batch_tokens):
+        lengths = [len(resp) for _, resp in batch]
+        halves = []
+        for model in (target, draft):
+            body, head = body_and_head(model)
+            ids = right_padded([[*prompt, *resp] for prompt, resp in batch], head.weight.device)
+            rows = response_rows([len(prompt) for prompt, _ in batch], lengths, ids.shape[1]).to(ids.device)
+            halves.append((head, body(ids).flatten(0, 1)[rows].split(CHUNK)))
+        (target_head, target_hidden), (draft_head, draft_hidden) = halves
+        columns += [_compare(target_head(p), draft_head(q), T) for p, q in zip(target_hidden, draft_hidden)]
+    overlap, top1, kl = (torch.cat(column).cpu().double().numpy() for column in zip(*columns))
+    lengths = tuple(len(resp) for _, resp in seqs)
+    sums = [np.add.reduceat(column, np.cumsum((0, *lengths[:-1]))) for column in (overlap, top1, kl)]
+    return OfflineAlpha(*(ratio_estimate(column, lengths) for column in sums), overlap.astype(np.float32), lengths)
+
+
+def _compare(target_logits, draft_logits, T):
+    """(overlap, same argmax, KL(p || q)) of each row of [R, V] logits."""
+    target_logits, draft_logits = target_logits.float(), draft_logits.float()
+    log_p, log_q = (target_logits / T).log_softmax(-1), (draft_logits / T).log_softmax(-1)
+    p = log_p.exp()
+    kl = torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+    return torch.minimum(p, log_q.exp()).sum(-1), (target_logits.argmax(-1) == draft_logits.argmax(-1)).float(), kl
+
+
+class Bracket(NamedTuple):
+    """alpha as far as a label store alone can tell: it lies between the two, each averaged over all positions."""
+
+    low: float
+    high: float
+
+
+@torch.inference_mode()
+def alpha_bracket(draft, store, batch_sequences=8):
+    """Bracket a draft's alpha from stored labels, without the target: [S, S + min(p_tail, sum over the tail of min(p_k, q))]; returns Bracket.
+
+    S is the overlap on the stored ids; outside them the target's probability is at most p_k, the smallest stored one, and p_tail in all.
+    """
+    body, head = body_and_head(draft)
+    low, high, count = 0.0, 0.0, 0
+    for start in range(0, len(store), batch_sequences):
+        indices = range(start, min(start + batch_sequences, len(store)))
+        sequences = [store.sequence(i) for i in indices]
+        ids = right_padded([[*prompt, *resp] for prompt, resp in sequences], head.weight.device)
+        rows = response_rows([len(p) for p, _ in sequences], [len(r) for _, r in sequences], ids.shape[1]).to(ids.device)
+        hidden = body(ids).flatten(0, 1)[rows]
+        labels = [torch.cat(part).to(hidden.device) for part in zip(*(store.kl_inputs(i) for i in indices))]
+        tails = torch.cat([store.log_tail(i) for i in indices]).exp().to(hidden.device)
+        for h, t_ids, gaps, lse, p_tail in zip(*(part.split(CHUNK) for part in (hidden, *labels, tails))):
+            q = head(h).float().softmax(-1)
+            p = (gaps - lse[:, None]).exp()
+            inside = torch.minimum(p, q.gather(-1, t_ids)).sum(-1)
+            outside = torch.minimum(q.scatter(-1, t_ids, 0.0), p[:, -1:]).sum(-1)
+            low += inside.sum().item()
+            high += (inside + torch.minimum(p_tail, outside)).sum().item()
+        count += len(hidden)
+    return Bracket(low / count, high / count)

@@ -1,0 +1,91 @@
+"""The K sweep (t8): one draft in the real decoder at several K, plain decoding beside it, prediction beside measurement."""
+
+from dataclasses import dataclass
+
+from lessonlib.decode.decoder import Decoded, Decoder, as_drafter
+from lessonlib.decode.drafter import Sampling
+from lessonlib.errors import LessonError
+from lessonlib.measure.costs import StepCosts, step_costs
+from lessonlib.measure.estimate import Estimate, ratio_estimate
+from lessonlib.measure.speedup import speedup, speedup_by_position
+from lessonlib.progress import Progress
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One K: the rounds' counts, tokens a second, measured speed-up over plain decoding with its interval over prompts, and two predictions:
+    from one alpha (`per_tested`) and from the acceptance of each position. identical: prompts whose text equals plain decoding's.
+    """
+
+    K: int
+    counts: Decoded
+    tokens_per_second: float
+    speedup: Estimate
+    predicted: float
+    predicted_by_position: float
+    identical: int
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep: `rows`, K = 0 (plain decoding through the same loop) first; `costs`, c and v(K) of the same run; `prompts`, how many."""
+
+    rows: list
+    costs: StepCosts
+    prompts: int
+
+    @property
+    def best(self):
+        """The row with the highest measured speed-up among K >= 1."""
+        return max(self.rows[1:], key=lambda row: row.speedup)
+
+    def table(self):
+        """The sweep as lines of text."""
+        lines = ["  K   tok/s  speed-up [95 %]        predicted  by position  tokens/round  per tested  by position in the block"]
+        for row in self.rows:
+            counts = row.counts
+            kept = " ".join(f"{share:.2f}" for share in counts.conditional)
+            tested = f"{counts.per_tested:.3f}" if row.K else "  -  "
+            lines.append(f"  {row.K}  {row.tokens_per_second:6.1f}  {row.speedup:.2f}x [{row.speedup.low:.2f}, {row.speedup.high:.2f}]   "
+                         f"{row.predicted:8.2f}x  {row.predicted_by_position:10.2f}x  {counts.tokens_per_round:12.2f}  {tested:>10}  {kept}")
+        return "\n".join(lines)
+
+
+def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token_ids=(), sampling=None, show=True):
+    """Decode every prompt (list of ids) plainly and with each K; returns Sweep.
+
+    draft: a causal LM or a Drafter; sampling: a Sampling, greedy by default. The K take turns on each prompt, so that a machine that
+    slows down slows them all; times are those of the rounds, the prompt's own reading apart. Raises LessonError for no prompts or K < 1.
+    """
+    if not prompts:
+        raise LessonError("a sweep needs at least one prompt.")
+    if not Ks or any(isinstance(K, bool) or K != int(K) or K < 1 for K in Ks):
+        raise LessonError(f"a sweep needs the numbers of tokens to propose, each 1 or more, not {list(Ks)}; plain decoding is always beside them.")
+    sampling = sampling or Sampling()
+    decoder, drafter = Decoder(target), as_drafter(draft, target)
+    settings = (0, *sorted(set(Ks)))
+    for K in settings:  # warm-up: the first passes of each shape pay for what later ones find ready
+        decoder.decode(prompts[0], K, min(8, max_new_tokens), drafter if K else None, eos_token_ids, sampling)
+    runs = {K: [] for K in settings}
+    progress = Progress("sweep", len(prompts) * len(settings), "decodings", show=show)
+    for prompt in prompts:
+        for K in settings:
+            runs[K].append(decoder.decode(prompt, K, max_new_tokens, drafter if K else None, eos_token_ids, sampling))
+            progress.add()
+    progress.finish()
+    costs = step_costs(target, getattr(getattr(drafter, "step", None), "model", None), Ks)
+    rows = [_row(K, runs[K], runs[0], costs) for K in settings]
+    return Sweep(rows, costs, len(prompts))
+
+
+def _row(K, runs, plain, costs):
+    """One K's row; time per token is compared, since sampled texts may differ in length."""
+    counts = Decoded(K)
+    for run in runs:
+        counts.add(run)
+    per_token = [run.seconds / len(run.tokens) for run in runs]
+    measured = ratio_estimate([run.seconds / len(run.tokens) for run in plain], per_token)
+    conditional = [0.0 if share != share else share for share in counts.conditional]  # a position never reached adds nothing
+    predicted = speedup(counts.per_tested, K, costs.c, costs.v) if K else 1.0
+    return SweepRow(K, counts, len(counts.tokens) / counts.seconds, measured, predicted,
+                    speedup_by_position(conditional, costs.c, costs.v), sum(a.tokens == b.tokens for a, b in zip(runs, plain)))
