@@ -1,0 +1,30 @@
+"""Train your own draft model: distil a small language model to guess as a big one would, and decode faster with no change to the text.
+
+The public names, each loaded when it is first used, so that a script that needs one does not wait for all.
+"""
+
+from importlib import import_module
+
+_HOMES = {
+    "LessonError": "errors",
+    "preset": "pair.presets", "load_target": "pair.load", "load_tokenizer": "pair.load", "load_draft": "pair.draft_files", "save_draft": "pair.draft_files",
+    "chat_ids": "pair.chat",
+    "generate": "traffic.answers",
+    "score_one": "labels.scorer", "score_answers": "labels.score_answers", "LabelStore": "labels.store", "check_alignment": "labels.alignment",
+    "truncated_draft": "drafts.truncated",
+    "ce_loss": "distil.losses", "kl_loss": "distil.losses", "Objective": "distil.losses", "Recipe": "distil.train", "distil": "distil.distil",
+    "spec_greedy": "decode.decoder", "spec_sample": "decode.decoder",
+    "offline_alpha": "measure.offline", "sweep": "measure.sweep",
+    "speedup": "measure.speedup", "best_k": "measure.speedup", "break_even_alpha": "measure.speedup",
+}
+__all__ = list(_HOMES)
+
+
+def __getattr__(name):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lessonlib' has no attribute {name!r}")
+    return getattr(import_module(f"lessonlib.{_HOMES[name]}"), name)
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -1,6 +1,6 @@
 """Distilling a draft from a label store: its batches, its forward and backward, and the shared training loop around them."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -76,5 +76,5 @@ def distil(draft, store, recipe, objective=None, checkpoint=None, on_step=None, 
         chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size]
         return [store_batch(store, part.tolist(), objective, device) for part in chosen.split(size)]
 
-    return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint, on_step,
-               label or f"training ({objective.name})", show)
+    return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
+               [asdict(objective), store.manifest["answers"], store.rows], on_step, label or f"training ({objective.name})", show)

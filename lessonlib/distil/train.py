@@ -37,13 +37,14 @@ class Recipe:
         return self.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, self.steps - warm)))
 
 
-def fit(draft, micro_batches, backward, recipe, checkpoint=None, on_step=None, label="training", show=True):
+def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, on_step=None, label="training", show=True):
     """Train the parameters of `draft` that require gradients; returns the mean loss of each step (list of floats, resumed ones included).
 
     micro_batches(step) gives the step's micro-batches, each with `.rows`, the number of labels in it, and depends on nothing but the
     step, so that a resumed run sees the same ones. backward(draft, micro_batch, scale) runs one of them forward and backward with its
     loss times scale, and returns the sum of its unscaled losses: every label counts the same, however the batch is cut.
-    checkpoint: a file to save to and resume from, every recipe.save_every steps and on Ctrl-C; deleted by nobody.
+    checkpoint: a file to save to and resume from, every recipe.save_every steps and on Ctrl-C; identity: any JSON value that says what
+    is trained on, so that a checkpoint of something else is refused.
     on_step(step, loss), if given, is called after each step. Raises LessonError for trainable weights that are not fp32 (at a small
     learning rate a bf16 weight would not move), and for a loss or gradient that is not finite, before the weights are touched.
     """
@@ -55,7 +56,8 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, on_step=None, l
         raise LessonError(f"{low[0]} is {trained[low[0]].dtype}: small updates would be rounded away; train an fp32 copy (draft.float()).")
     device = next(iter(trained.values())).device
     optimizer = torch.optim.AdamW(trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=device.type == "cuda" or None)
-    losses = _resume(checkpoint, recipe, trained, optimizer) if checkpoint else []
+    run = fingerprint([asdict(recipe), identity])
+    losses = _resume(checkpoint, run, trained, optimizer) if checkpoint else []
     progress = Progress(label, recipe.steps - len(losses), "steps", show=show)
     was_training = draft.training
     draft.train()
@@ -78,26 +80,27 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, on_step=None, l
             if on_step is not None:
                 on_step(step, loss)
             if checkpoint and ((step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps):
-                _save(checkpoint, recipe, trained, optimizer, losses)
+                _save(checkpoint, run, trained, optimizer, losses)
     except KeyboardInterrupt:
         if checkpoint and losses:
-            _save(checkpoint, recipe, trained, optimizer, losses)
+            _save(checkpoint, run, trained, optimizer, losses)
             print(f"  {label}: stopped after step {len(losses)}; the same command goes on from there.", flush=True)
         raise
     finally:
         draft.train(was_training)
         optimizer.zero_grad(set_to_none=True)
-    progress.finish(note=f"loss {losses[-1]:.4f}")
+    if progress.done:
+        progress.finish(note=f"loss {losses[-1]:.4f}")
     return losses
 
 
-def _save(path, recipe, trained, optimizer, losses):
+def _save(path, run, trained, optimizer, losses):
     with atomic_path(path) as temporary:
-        torch.save({"recipe": fingerprint(asdict(recipe)), "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
+        torch.save({"run": run, "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
                     "optimizer": optimizer.state_dict()}, temporary)
 
 
-def _resume(path, recipe, trained, optimizer):
+def _resume(path, run, trained, optimizer):
     """Load a checkpoint into the weights and the optimizer; returns the losses of the steps it has behind it."""
     if not Path(path).exists():
         return []
@@ -105,8 +108,8 @@ def _resume(path, recipe, trained, optimizer):
         state = torch.load(path, map_location=next(iter(trained.values())).device, weights_only=True)
     except Exception as error:  # torch names no single exception for a damaged file
         raise LessonError(f"the checkpoint {shown(path)} cannot be read ({type(error).__name__}); delete it to train from the start.") from None
-    if state["recipe"] != fingerprint(asdict(recipe)) or state["weights"].keys() != trained.keys():
-        raise LessonError(f"the checkpoint {shown(path)} belongs to another run (recipe or draft differ); delete it to train from the start.")
+    if state["run"] != run or state["weights"].keys() != trained.keys():
+        raise LessonError(f"the checkpoint {shown(path)} belongs to another run (its recipe, labels or draft differ); delete it to train from the start.")
     with torch.no_grad():
         for name, weight in state["weights"].items():
             trained[name].copy_(weight)

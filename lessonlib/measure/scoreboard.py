@@ -33,7 +33,10 @@ def versions():
     return f"torch {torch.__version__}, transformers {version('transformers')}, Python {platform.python_version()}"
 
 
-def add_row(values, path=ROOT / "SCOREBOARD.md"):
+BOARD = ROOT / "SCOREBOARD.md"
+
+
+def add_row(values, path=BOARD):
     """Append a row, a mapping from the COLUMNS (date, machine and versions are filled in), to the scoreboard, made if it is not there.
 
     Raises LessonError for a file that is not a scoreboard, which is then left as it is.

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from lessonlib.errors import LessonError
 from lessonlib.files import atomic_path, explained_write, fingerprint, read_jsonl, shown
-from lessonlib.pair.chat import chat_ids, template_hash
+from lessonlib.pair.chat import chat_ids, end_of_turn_ids, template_hash
 from lessonlib.pair.step import check_fits
 from lessonlib.pair.tokenizer_check import model_fingerprint, tokenizer_fingerprint
 from lessonlib.progress import Progress
+from lessonlib.traffic.engine import TransformersEngine
 
 FORMAT = 1
 
@@ -31,14 +32,15 @@ class Answers:
         return [(row["prompt_ids"], row["resp_ids"]) for row in self.rows if row["resp_ids"]]
 
 
-def generate(engine, model, tokenizer, prompts, out, temperature=1.0, max_new_tokens=256, seed=0, eos_token_ids=(), show=True):
+def generate(target, tokenizer, prompts, out, temperature=1.0, max_new_tokens=256, seed=0, engine=None, show=True):
     """Have the target answer `prompts` (list of str or of message lists) into the JSON Lines file `out`; returns Answers.
 
-    engine: an Engine of that model. The first line says how the answers are drawn, each later line is one row of ids: they are never
+    engine: an Engine of that target, a TransformersEngine unless given; temperature 0 is greedy. The first line says how the answers are drawn, each later line is one row of ids: they are never
     turned into text and back. An interrupted file is gone on with: rows it holds are neither repeated nor lost, and a line cut short is
     drawn again. Raises LessonError for a temperature below 0, a prompt that does not fit, or a file that was drawn in another way.
     """
-    out = Path(out)
+    out, engine = Path(out), engine or TransformersEngine(target)
+    eos = end_of_turn_ids(tokenizer, target.generation_config, target.config)
     if not temperature >= 0 or temperature == float("inf"):
         raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy answers or a positive number.")
     if max_new_tokens < 1:
@@ -48,12 +50,12 @@ def generate(engine, model, tokenizer, prompts, out, temperature=1.0, max_new_to
     encoded = [chat_ids(tokenizer, prompt) for prompt in prompts]
     for number, ids in enumerate(encoded, 1):
         try:
-            check_fits(model, ids, max_new_tokens)
+            check_fits(target, ids, max_new_tokens)
         except LessonError as error:
             raise LessonError(f"prompt {number}: {error}") from None
-    header = {"answers": FORMAT, "target": model_fingerprint(model), "tokenizer": tokenizer_fingerprint(tokenizer),
+    header = {"answers": FORMAT, "target": model_fingerprint(target), "tokenizer": tokenizer_fingerprint(tokenizer),
               "template": template_hash(tokenizer), "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed,
-              "eos_token_ids": sorted(eos_token_ids), "prompts": fingerprint(encoded), "engine": engine.name}
+              "eos_token_ids": list(eos), "prompts": fingerprint(encoded), "engine": engine.name}
     done = _resume(out, header)
     waiting = [(number, ids) for number, ids in enumerate(encoded) if number not in done]
     if waiting:
@@ -64,7 +66,7 @@ def generate(engine, model, tokenizer, prompts, out, temperature=1.0, max_new_to
         with explained_write(out), open(out, "a", encoding="utf-8") as file:
             if not done and file.tell() == 0:
                 print(json.dumps(header), file=file)
-            for number, resp_ids in engine.answer(waiting, temperature, max_new_tokens, seed, eos_token_ids):
+            for number, resp_ids in engine.answer(waiting, temperature, max_new_tokens, seed, eos):
                 print(json.dumps({"row": number, "prompt_ids": encoded[number], "resp_ids": resp_ids}, separators=(",", ":")), file=file, flush=True)
                 tokens += len(resp_ids)
                 progress.add(note=f"{tokens:,} tokens")
