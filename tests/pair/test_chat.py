@@ -7,7 +7,8 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerFas
 from lessonlib.errors import LessonError
 from lessonlib.pair.chat import chat_ids, end_of_turn_ids, template_hash
 
-PLAIN = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}{% if add_generation_prompt %}answer{% endif %}"
+PLAIN = ("{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
+         "{% if add_generation_prompt %}answer{% endif %}")
 WORDS = ["<s>", "</s>", "user", "system", "answer", "hello", "there", "today", "thinking"]
 
 
@@ -31,7 +32,7 @@ def test_the_embedded_targets_prompt(embedded):
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         "<|im_start|>user\nWhat is 12 x 12?<|im_end|>\n<|im_start|>assistant\n")
     assert ids[:2] == [1, tokenizer.encode("system")[0]]
-    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Bye"}]
+    talk = [{"role": role, "content": text} for role, text in (("user", "Hi"), ("assistant", "Hello."), ("user", "Bye"))]
     assert tokenizer.decode(chat_ids(tokenizer, talk, system="Be brief.")) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n"
         "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n")
@@ -51,8 +52,8 @@ def test_one_bos_whoever_puts_it_there(adds_bos, template, expected):
 
 
 def test_neither_the_day_nor_a_think_block_gets_in():
-    template = ("{% if date_string is not defined %}today {% endif %}{% if enable_thinking is not defined or enable_thinking %}thinking "
-                "{% endif %}" + PLAIN)
+    template = ("{% if date_string is not defined %}today {% endif %}"
+                "{% if enable_thinking is not defined or enable_thinking %}thinking {% endif %}" + PLAIN)
     assert words(chat_ids(word_tokenizer(template, False), "hello")) == ["user", "hello", "answer"]
 
 
@@ -70,5 +71,5 @@ def test_the_hash_is_the_templates():
 def test_every_end_of_turn_is_known():
     tokenizer = word_tokenizer(PLAIN, True)
     assert end_of_turn_ids(tokenizer) == (1,)
-    assert end_of_turn_ids(tokenizer, GenerationConfig(eos_token_id=[7, 5]), GenerationConfig(), GenerationConfig(eos_token_id=3)) \
-        == (1, 3, 5, 7)
+    configs = [GenerationConfig(eos_token_id=ids) for ids in ([7, 5], None, 3)]
+    assert end_of_turn_ids(tokenizer, *configs) == (1, 3, 5, 7)

@@ -39,7 +39,7 @@ def test_weights_are_the_files_dequantised_values(embedded, raw):
 
 
 def gguf_forward(raw, ids, heads=9, kv_heads=3, width=64, base=100_000.0, eps=1e-5):
-    """Logits [tokens, vocabulary] in float64 as llama.cpp computes them: neighbouring rows of q and k are rotated together."""
+    """Logits [tokens, vocabulary] in float64 as llama.cpp computes them: neighbouring rows of q and k are rotated."""
     def norm(x, name):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * raw[name + ".weight"].double()
 
@@ -80,9 +80,9 @@ def test_logits_are_those_of_the_file_computed_by_hand(embedded, raw):
 def test_the_configuration_is_the_files(embedded):
     config = AutoConfig.from_pretrained(embedded)
     assert config.rope_parameters["rope_theta"] == 100_000 and config.rope_parameters["rope_type"] == "default"
-    wanted = dict(num_hidden_layers=30, hidden_size=576, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
-                  vocab_size=49_152, rms_norm_eps=1e-5, max_position_embeddings=8192, tie_word_embeddings=True, bos_token_id=1,
-                  eos_token_id=2, pad_token_id=2)
+    wanted = dict(num_hidden_layers=30, hidden_size=576, num_attention_heads=9, num_key_value_heads=3,
+                  intermediate_size=1536, vocab_size=49_152, rms_norm_eps=1e-5, max_position_embeddings=8192,
+                  tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=2)
     assert {name: getattr(config, name) for name in wanted} == wanted
 
 
@@ -94,7 +94,7 @@ def test_the_generation_config_holds_ids_only(embedded):
 
 @pytest.fixture
 def light(embedded, reader, monkeypatch):
-    """Make conversions quick: the file is open already, one tensor of 4 MB, the tokenizer's files as they were made before."""
+    """Make conversions quick: the file is open already, one tensor of 4 MB, the tokenizer's files copied."""
     class Tokenizer:
         def save_pretrained(self, folder):
             for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

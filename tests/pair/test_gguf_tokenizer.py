@@ -10,13 +10,16 @@ from transformers import AutoTokenizer
 TEXTS = [
     "", " ", "a", "The capital of France is Paris.", "It's 2024; I've 1,000,000.50 reasons, they're  ours.",
     "def f(x, y=10):\n    if x > 3:\n\treturn x ** 2 + 0x1F  # done\r\n\r\n\n\n        pass\n",
-    "12345678901234567890 3.14159e-26 ½ ² Ⅷ ٣ ১২ 第3章", "   leading and trailing   ", "a\u00a0b\u2003c\u200bd\ufeffe",
-    "naïve café Größe Ærø Łódź İstanbul e\u0301", "你好,世界!こんにちは 한국어 שלום مرحبا नमस्ते", "🙂👩‍👩‍👧‍👦🏳️‍🌈 👍🏽 emoji2go",
+    "12345678901234567890 3.14159e-26 ½ ² Ⅷ ٣ ১২ 第3章", "   leading and trailing   ",
+    "a\u00a0b\u2003c\u200bd\ufeffe", "naïve café Größe Ærø Łódź İstanbul e\u0301",
+    "你好,世界!こんにちは 한국어 שלום مرحبا नमस्ते", "🙂👩‍👩‍👧‍👦🏳️‍🌈 👍🏽 emoji2go",
     "<|im_start|>user\nHow many?<|im_end|>\n<|im_start|>assistant\n", "a<|endoftext|>b <|im_end|> c<file_sep>12",
-    "<|im_start|", "<|im_start|><|im_start|>", "\t\t \t\n \n  \n", "'s 'S 't ' re''ll I'D", "x" * 300, " " * 70, "\n" * 40, "9" * 50,
+    "<|im_start|", "<|im_start|><|im_start|>", "\t\t \t\n \n  \n", "'s 'S 't ' re''ll I'D",
+    "x" * 300, " " * 70, "\n" * 40, "9" * 50,
     "\x00\x01\x02\x7f", "https://example.org/?q=a%20b&c=1#frag", "$\\frac{1}{2}$ ∑∫≠ §¶ “quotes” – — …"]
-ALPHABET = ["a", "b", "Z", "e", "th", "ing", " ", "  ", "\n", "\t", "\r", "0", "7", "42", ".", ",", "'", "'s", "-", "_", "(", "{",
-            "é", "ß", "e\u0301", "中", "日本", "ก", "🙂", "👍🏽", "½", "٣", "\u00a0", "\u200d", "<|im_end|>", "<|", "|>", "http", "def "]
+ALPHABET = ["a", "b", "Z", "e", "th", "ing", " ", "  ", "\n", "\t", "\r", "0", "7", "42", ".", ",", "'", "'s", "-", "_",
+            "(", "{", "é", "ß", "e\u0301", "中", "日本", "ก", "🙂", "👍🏽", "½", "٣", "\u00a0", "\u200d",
+            "<|im_end|>", "<|", "|>", "http", "def "]
 
 
 class SlowTokenizer:
@@ -71,7 +74,7 @@ def kind(character):
 
 
 def split_words(text):
-    """GPT-2's words: 's 't 're 've 'm 'll 'd; one kind of character, after a space or not; spaces but for the last of them."""
+    """GPT-2's words: 's 't 're 've 'm 'll 'd; one kind of character, after a space or not; spaces but the last."""
     words, at = [], 0
     while at < len(text):
         if short := re.match(r"'(?:s|t|re|ve|m|ll|d)", text[at:]):

@@ -42,7 +42,8 @@ def test_the_tiny_presets_target_and_tokenizer(embedded):
 
 def test_nothing_that_bends_the_distribution_is_kept(folder):
     (folder / "generation_config.json").write_text(json.dumps(
-        {"repetition_penalty": 1.1, "top_k": 50, "temperature": 0.6, "do_sample": True, "eos_token_id": [2, 7], "bos_token_id": 1}))
+        {"repetition_penalty": 1.1, "top_k": 50, "temperature": 0.6, "do_sample": True, "eos_token_id": [2, 7],
+         "bos_token_id": 1}))
     kept = load.load_model(folder).generation_config
     assert kept.eos_token_id == [2, 7] and kept.bos_token_id == 1
     assert not any(getattr(kept, name, None) for name in ("repetition_penalty", "top_k", "temperature", "do_sample"))
