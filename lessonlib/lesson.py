@@ -24,7 +24,8 @@ from lessonlib.pair.load import load_target, load_tokenizer
 from lessonlib.pair.tokenizer_check import check_same_tokenizer
 from lessonlib.progress import duration
 from lessonlib.traffic.answers import Answers, generate, read_shipped
-from lessonlib.traffic.prompts import build_prompts, jsonl_prompts, ultrachat_prompts, write_prompts
+from lessonlib.traffic.prompts import build_prompts, write_prompts
+from lessonlib.traffic.sources import jsonl_prompts, ultrachat_prompts
 
 SHIPPED_ANSWERS = DATA / "answers"
 LIVE = 64  # answers of the shipped file that are drawn again, to show that the command makes them
