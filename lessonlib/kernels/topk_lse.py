@@ -1,6 +1,7 @@
 """What is kept of a row of logits: its k largest, the logsumexp of all, and the log of the probability that the rest share."""
 
 import torch
+import torch.nn.functional as F
 
 NO_TAIL = -1e4  # the log tail mass of a row whose k largest hold everything: exp of it is exactly 0, and it is finite
 
@@ -9,10 +10,11 @@ def topk_lse(logits, k):
     """The k largest of each row in falling order, and its normalisers, computed in fp32 (float64 stays float64).
 
     logits: [R, V], k <= V. Returns (ids int64 [R, k], values [R, k], lse [R], log_tail [R]): lse = log sum exp over V;
-    log_tail = log of 1 - the k probabilities, summed over the rest itself so that a tail of 1e-12 keeps its digits, NO_TAIL where nothing is left.
+    log_tail = log of 1 - the k probabilities, NO_TAIL where nothing is left. It comes from the rest's own sum against the k's, so a tail
+    of 1e-12 keeps its digits, and so does a tail of all but 1e-6 (`lse` minus the rest's sum could round to nothing or below).
     """
     logits = logits if logits.dtype == torch.float64 else logits.float()
     values, ids = logits.topk(k, dim=-1)
     lse = logits.logsumexp(-1)
     rest = logits.scatter(-1, ids, -torch.inf).logsumexp(-1)
-    return ids, values, lse, (rest - lse).clamp_min(NO_TAIL)
+    return ids, values, lse, F.logsigmoid(rest - values.logsumexp(-1)).clamp_min(NO_TAIL)
