@@ -34,16 +34,18 @@ def check_alignment(target, store, sequences=4):
         logits = target(torch.tensor([[*prompt_ids, *resp_ids]], device=device), use_cache=False).logits[0].cpu()
         truth = logits[len(prompt_ids) - 1:-1].double().log_softmax(-1)
         ids, gaps, lse = store.kl_inputs(i)
-        for shift in kls:
-            kls[shift].append(_kl_rows(truth, ids.roll(shift, 0), gaps.roll(shift, 0), lse.roll(shift, 0)))
+        rows = len(truth)
+        for shift in kls:  # label row j beside the target's row j + shift, where there is one
+            there, here = slice(max(shift, 0), rows + min(shift, 0)), slice(max(-shift, 0), rows - max(shift, 0))
+            kls[shift].append(_kl_rows(truth[there], ids[here], gaps[here], lse[here]))
     rows = {shift: torch.cat(values) for shift, values in kls.items()}
     mean = {shift: values.mean().item() for shift, values in rows.items()}
-    worst = rows[0].max().item()
-    if not worst <= TOLERANCE.get(target.dtype, LOW_PRECISION_TOLERANCE):
-        best = min(mean, key=mean.get)
-        if best != 0:
-            raise LessonError(f"the labels are shifted by one row ({'late' if best == 1 else 'early'}: rolled back, their KL from the target is "
-                              f"{mean[best]:.2g} instead of {mean[0]:.2g} nats); row j must come from position prompt length - 1 + j.")
+    worst, tolerance = rows[0].max().item(), TOLERANCE.get(target.dtype, LOW_PRECISION_TOLERANCE)
+    if not worst <= tolerance:
+        for shift, found, way in ((1, "j + 1", "early"), (-1, "j - 1", "late")):
+            if mean[shift] <= tolerance:
+                raise LessonError(f"the labels are shifted by one row, {way}: row j holds the odds of response token {found} (shifted back, their KL from "
+                                  f"the target is {mean[shift]:.2g} instead of {mean[0]:.2g} nats); row j must come from position prompt length - 1 + j.")
         raise LessonError(f"the labels are not this target's odds (KL up to {worst:.2g} nats at a position); score the answers again with this target.")
     return Alignment(len(rows[0]), mean[0], mean[1], mean[-1])
 

@@ -25,10 +25,10 @@ def score_answers(target, answers, folder, k=64, temperatures=(), shard_rows=65_
         raise LessonError("there is no answer with any token to score; generate some first.")
     facts = {"target": target_fingerprint, "tokenizer": header["tokenizer"], "template": header["template"], "vocabulary": target.config.vocab_size,
              "dtype": str(target.dtype).removeprefix("torch."), "text_temperature": header["temperature"], "seed": header["seed"],
-             "answers": fingerprint([header, len(sequences)])}
-    writer = StoreWriter(folder, k, facts, [float(T) for T in temperatures], shard_rows)
-    waiting = _ordered(sequences)[writer.sequences:]
-    if waiting:
+             "answers": fingerprint([header, sequences])}
+    writer = StoreWriter(folder, k, facts, temperatures, shard_rows)
+    if not writer.complete:
+        waiting = _ordered(sequences)[writer.sequences:]
         progress = Progress("scoring", sum(len(resp) for _, resp in waiting), "positions", show=show)
         for (prompt_ids, resp_ids), scored in zip(waiting, score(target, waiting, k, extra_temperatures=writer.temperatures)):
             writer.add(prompt_ids, resp_ids, scored)

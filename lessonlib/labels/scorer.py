@@ -36,17 +36,20 @@ def score_one(target, prompt_ids, resp_ids, k=64):
     return scored.ids.int(), scored.logits.half(), scored.lse
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: its tensors may not be saved for a backward pass, and what is scored here is trained on
 def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
     """Yield a Scored for each (prompt_ids, resp_ids) of `sequences`, in order; never more than a chunk of logits is held.
 
     batch_tokens: padded tokens run through the target at once. extra_temperatures: temperatures other than 1 whose tail mass is wanted
     too (it cannot be worked out from the one at 1). Raises LessonError for a sequence without response, ids outside the
-    vocabulary, k outside 1..V, and logits that are NaN.
+    vocabulary, k outside 1..V, a temperature of 0 or less, and logits that are NaN.
     """
     body, head = body_and_head(target)
     if not 1 <= k <= head.weight.shape[0]:
         raise LessonError(f"k cannot be {k}: give the number of favourite tokens to keep, 1 to {head.weight.shape[0]:,}.")
+    for T in extra_temperatures:
+        if not 0 < T < float("inf"):
+            raise LessonError(f"labels cannot be kept at temperature {T}; give numbers above 0.")
     for batch in batches(sequences, batch_tokens):
         for prompt_ids, resp_ids in batch:
             if len(resp_ids) == 0:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from lessonlib.errors import LessonError
 from lessonlib.files import atomic_path, read_json, sha256, shown, write_json
+from lessonlib.pair.tensor_files import write_tensors
 
 FORMAT = 1
 LARGEST_GAP = 60_000.0  # fp16 ends at 65,504; exp(-60,000) is 0 all the same
@@ -28,7 +28,7 @@ class StoreWriter:
     """
 
     def __init__(self, folder, k, facts, temperatures=(), shard_rows=SHARD_ROWS):
-        self.folder, self.k, self.temperatures = Path(folder), k, tuple(temperatures)
+        self.folder, self.k, self.temperatures = Path(folder), k, tuple(float(T) for T in temperatures)
         self.manifest = {"labels": FORMAT, "k": k, **facts, "temperatures": list(self.temperatures), "complete": False, "sequences": 0, "rows": 0, "shards": []}
         path = self.folder / "manifest.json"
         if path.exists():
@@ -48,6 +48,11 @@ class StoreWriter:
     def sequences(self):
         """How many sequences are safely in the store."""
         return self.manifest["sequences"]
+
+    @property
+    def complete(self):
+        """Whether the store was closed: nothing more can be added."""
+        return self.manifest["complete"]
 
     def add(self, prompt_ids, resp_ids, scored):
         """Add one sequence with its Scored labels; written to disk with its shard."""
@@ -84,7 +89,7 @@ class StoreWriter:
         for name, arrays in (("labels", labels), ("texts", texts)):
             path = self.folder / f"{name}-{number:05d}.safetensors"
             with atomic_path(path) as temporary:
-                save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, temporary)
+                write_tensors(temporary, {key: torch.from_numpy(value) for key, value in arrays.items()})
             entry[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
         self.manifest["shards"].append(entry)
         self.manifest["rows"] += n
@@ -116,7 +121,7 @@ class LabelStore:
         for number, entry in enumerate(m["shards"]):
             labels, texts = (self._open(name, number, entry[name], verify) for name in ("labels", "texts"))
             self._shards.append(labels)
-            prompts, responses = (np.split(texts[f"{name}_ids"].numpy(), np.cumsum(texts[f"{name}_lengths"])[:-1]) for name in ("prompt", "resp"))
+            prompts, responses = (np.split(texts[f"{name}_ids"].numpy(), np.cumsum(texts[f"{name}_lengths"].numpy())[:-1]) for name in ("prompt", "resp"))
             first = 0
             for prompt_ids, resp_ids in zip(prompts, responses):
                 self._index.append((number, first, first + len(resp_ids), prompt_ids, resp_ids))
@@ -146,15 +151,15 @@ class LabelStore:
         return self._index[i][3].tolist(), self._index[i][4].tolist()
 
     def kl_inputs(self, i, T=1.0):
-        """(ids int64 [R, k], gaps fp32 [R, k], lse fp32 [R]) of sequence i: gaps play the logits, and lse is the logsumexp of gaps / T.
+        """(ids int64 [R, k], gaps fp32 [R, k], lse float64 [R]) of sequence i: gaps play the logits, and lse is the logsumexp of gaps / T.
 
-        Logits matter only up to a constant a row, so these are what `kl_loss` takes. T other than 1 must have been asked for when
+        lse is float64 so that a tail of 1e-12 can still be told from it. Logits matter only up to a constant a row, so these are what `kl_loss` takes. T other than 1 must have been asked for when
         the answers were scored (LessonError otherwise): the tail at T does not follow from the tail at 1.
         """
         number, start, stop, *_ = self._index[i]
         shard = self._shards[number]
-        gaps = shard["gaps"][start:stop].float()
-        return shard["ids"][start:stop].long(), gaps, (gaps / T).logsumexp(-1) - torch.log1p(-self._tail(shard, T)[start:stop].exp())
+        gaps, log_tail = shard["gaps"][start:stop].float(), self._tail(shard, T)[start:stop].double()
+        return shard["ids"][start:stop].long(), gaps, (gaps.double() / T).logsumexp(-1) - (-torch.expm1(log_tail)).log()
 
     def log_tail(self, i, T=1.0):
         """The log of the probability outside the stored k, fp32 [R], of sequence i; -10,000 stands for none at all."""
