@@ -1,5 +1,6 @@
 """Speculative decoding: a drafter proposes K tokens, the target verifies them in one pass, a rule keeps what the target would have written."""
 
+import math
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -7,9 +8,9 @@ import torch
 
 from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.decode.rule import accept, accept_greedy
-from lessonlib.decode.warp import check_sampling
+from lessonlib.decode.warp import check_sampling, is_whole
 from lessonlib.errors import LessonError
-from lessonlib.pair.step import CachedModel, check_fits, context_length, synchronize
+from lessonlib.pair.step import CachedModel, check_fits, check_length, context_length, synchronize
 from lessonlib.pair.tokenizer_check import check_pair
 
 
@@ -86,10 +87,10 @@ class Decoder:
         on_round(text, block, kept, written, logits), if given, is told of each round. Raises LessonError for settings that cannot work.
         """
         sampling = sampling or Sampling()
-        prompt = [int(token) for token in prompt_ids]
         eos = {int(token) for token in ([eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids or ())}
-        self._check(prompt, K, max_new_tokens, drafter, sampling)
-        result = Decoded(int(K))
+        prompt, K, max_new_tokens, longest = self._checked(prompt_ids, K, max_new_tokens, drafter, sampling)
+        drafter = drafter if K else None
+        result = Decoded(K)
         if max_new_tokens == 0:
             return result
         start = perf_counter()
@@ -99,15 +100,15 @@ class Decoder:
             drafter.reset(prompt, sampling)
         synchronize(self.step.device)
         result.prefill_seconds = perf_counter() - start
-        text, longest = list(prompt), context_length(self.step.model)
+        text = list(prompt)
         while True:
-            room = K if longest is None else min(K, longest - len(text))
-            block = drafter.propose(room) if room else None
+            room = min(K, longest - len(text))  # fewer than K only where the models have no more positions
+            block = self._propose(drafter, room) if room else None
             written, kept, logits = self._round(text, block, sampling)
             emitted = self._cut(written, max_new_tokens - len(result.tokens), eos)
             self._count(result, room, kept, len(emitted))
             if on_round is not None:
-                on_round(text, block, kept, emitted, logits)
+                on_round(list(text), block, kept, emitted, logits)
             result.tokens += emitted
             text += emitted
             if len(result.tokens) == max_new_tokens or emitted[-1] in eos:
@@ -116,6 +117,13 @@ class Decoder:
             self.step.rollback(len(text) - 1)
             if drafter is not None:
                 drafter.observe(emitted)
+
+    @staticmethod
+    def _propose(drafter, K):
+        block = drafter.propose(K)
+        if len(block.tokens) != K:
+            raise LessonError(f"the drafter proposed {len(block.tokens)} tokens where {K} were asked for; make its propose(K) return exactly K.")
+        return block
 
     def _round(self, text, block, sampling):
         """One verifying pass over the last token and the block: (tokens written, proposals kept, logits [K+1, V])."""
@@ -150,15 +158,23 @@ class Decoder:
                 result.tested[i] += 1
                 result.accepted[i] += i < kept
 
-    def _check(self, prompt, K, max_new_tokens, drafter, sampling):
-        if isinstance(K, bool) or K != int(K) or K < 0:
-            raise LessonError(f"K is the number of tokens proposed a round and cannot be {K}; give 0 (plain decoding) or more.")
+    def _checked(self, prompt_ids, K, max_new_tokens, drafter, sampling):
+        """The prompt as a list, K and max_new_tokens as ints, and how long a text the models can read; LessonError where these cannot work."""
+        if not is_whole(K) or K < 0:
+            raise LessonError(f"K is the number of tokens proposed a round and cannot be {K}; give a whole number, 0 (plain decoding) or more.")
         if K > 0 and drafter is None:
             raise LessonError(f"K = {K} needs a draft to propose with; give one, or K = 0 for plain decoding.")
-        if max_new_tokens != int(max_new_tokens) or max_new_tokens < 0:
-            raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give 0 or more.")
+        if not is_whole(max_new_tokens) or max_new_tokens < 0:
+            raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give a whole number, 0 or more.")
         check_sampling(sampling.temperature, sampling.top_k, sampling.top_p)
-        check_fits(self.step.model, prompt, int(max_new_tokens))
+        try:
+            prompt = [int(token) for token in prompt_ids]
+        except (TypeError, ValueError) as error:
+            raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from error
+        check_fits(self.step.model, prompt, max_new_tokens)
+        longest = [context_length(self.step.model), getattr(drafter, "longest", None) if K else None]
+        check_length(len(prompt), max_new_tokens, longest[1], "draft")
+        return prompt, int(K), int(max_new_tokens), min((n for n in longest if n is not None), default=math.inf)
 
 
 def as_drafter(draft, target):

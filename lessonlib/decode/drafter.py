@@ -7,7 +7,7 @@ import torch
 
 from lessonlib.decode.warp import probabilities
 from lessonlib.kernels.draw import draw
-from lessonlib.pair.step import CachedModel, check_fits
+from lessonlib.pair.step import CachedModel, context_length
 
 
 @dataclass
@@ -43,7 +43,10 @@ class Block:
 
 
 class Drafter(Protocol):
-    """Anything that proposes tokens for the target to verify. It is told what was written and never asked to be right."""
+    """Anything that proposes tokens for the target to verify. It is told what was written and never asked to be right.
+
+    One that cannot read texts of any length has an attribute `longest`: the most tokens, proposals included.
+    """
 
     def reset(self, prompt_ids, sampling):
         """Start a new text: prompt_ids is a list of token ids; sampling says how proposals are to be drawn."""
@@ -59,7 +62,7 @@ class ModelDrafter:
     """Proposes with a second causal LM that shares the target's tokenizer: its own cache, its own argmax or samples."""
 
     def __init__(self, model):
-        self.step = CachedModel(model)
+        self.step, self.longest = CachedModel(model), context_length(model)
 
     def reset(self, prompt_ids, sampling):
         """Start a new text."""
@@ -71,7 +74,6 @@ class ModelDrafter:
     def propose(self, K):
         """Draw K tokens one after another. What the cache lacks of the text is read first: after a fully kept block that is its last
         proposal and the bonus token, so the cache is complete by construction."""
-        check_fits(self.step.model, self.text, K)
         unread = torch.tensor(self.text[self.step.length:], device=self.step.device)
         uniforms = None if self.sampling.greedy else self.sampling.uniforms(K, self.step.device)
         tokens, probs = [], []

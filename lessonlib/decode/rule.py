@@ -37,9 +37,8 @@ def accept(target_probs, draft_probs, draft_tokens, uniforms):
         q_proposed = torch.ones_like(p_proposed)
     else:
         q_proposed = draft_probs.gather(-1, draft_tokens[..., None])[..., 0]
-    # u < p/q, written without the division so that q = 0 needs no special case
-    coins = uniforms[..., :K].to(p_proposed.dtype)
-    kept = (coins * q_proposed < p_proposed).long().cumprod(-1).sum(-1)
+    # u < p/q, written without the division so that q = 0 needs no special case; in float64, where a coin never rounds up to 1
+    kept = (uniforms[..., :K].double() * q_proposed < p_proposed).long().cumprod(-1).sum(-1)
 
     V = target_probs.shape[-1]
     p_next = target_probs.gather(-2, kept[..., None, None].expand(*kept.shape, 1, V))[..., 0, :]

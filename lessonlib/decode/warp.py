@@ -1,15 +1,22 @@
 """From logits to the distribution that is sampled from: temperature, then top-k, then top-p, alike for target and draft."""
 
+from numbers import Integral
+
 import torch
 
 from lessonlib.errors import LessonError
+
+
+def is_whole(value):
+    """Whether value is a whole number by type (numpy's too): not 2.0, not True."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_sampling(temperature, top_k=None, top_p=None):
     """Refuse sampling settings that mean nothing, in one sentence (LessonError)."""
     if not temperature >= 0 or temperature == float("inf"):
         raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy decoding or a positive number.")
-    if top_k is not None and (top_k != int(top_k) or top_k < 1):
+    if top_k is not None and (not is_whole(top_k) or top_k < 1):
         raise LessonError(f"top_k cannot be {top_k}; give a whole number of tokens to keep, 1 or more, or None for all.")
     if top_p is not None and not 0 < top_p <= 1:
         raise LessonError(f"top_p cannot be {top_p}; give the probability mass to keep, above 0 and up to 1, or None for all.")
@@ -27,7 +34,7 @@ def probabilities(logits, temperature=1.0, top_k=None, top_p=None):
         logits = logits.masked_fill(logits < smallest, -torch.inf)
     probs = logits.softmax(-1)
     if top_p is not None and top_p < 1:
-        ordered, order = probs.sort(-1, descending=True, stable=True)
+        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         # a token stays while the mass before it is short of top_p, so the first always stays
         ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
         probs = torch.zeros_like(probs).scatter(-1, order, ordered)

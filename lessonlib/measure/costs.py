@@ -1,11 +1,10 @@
 """What a step costs: c and v(K), the two times that the speed-up formula needs, measured on this machine."""
 
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter
 
-import torch
-
-from lessonlib.pair.step import CachedModel, synchronize
+from lessonlib.pair.step import CachedModel, context_length, synchronize
 
 
 @dataclass(frozen=True)
@@ -22,25 +21,27 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     """Measure StepCosts with `prefix` tokens in each cache: medians of `repeats` rounds, in each of which everything is timed once.
 
     Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft may be None (c is 0 then).
+    The prefix is shortened where the models have too few positions for it.
     """
-    steps = {1: CachedModel(target)} | {K + 1: None for K in Ks if K}
-    target_step, draft_step = steps[1], None if draft is None else CachedModel(draft)
-    text = [token % target.config.vocab_size for token in range(1, prefix + 1)]
-    jobs = {("target", n): (target_step, n) for n in steps}
-    if draft is not None:
-        jobs["draft", 1] = (draft_step, 1)
-    for step in {id(s): s for s, _ in jobs.values()}.values():
-        step.read(text)
+    steps = {"target": CachedModel(target)} | ({} if draft is None else {"draft": CachedModel(draft)})
+    widths = sorted({1, *(K + 1 for K in Ks)})
+    jobs = [("target", n) for n in widths] + [(name, 1) for name in steps if name == "draft"]
+    longest = [n for step in steps.values() if (n := context_length(step.model)) is not None]
+    prefix = max(0, min([prefix, *(n - widths[-1] for n in longest)]))
+    text = [token % target.config.get_text_config().vocab_size for token in range(prefix + widths[-1])]
+    for step in steps.values():
+        step.read(text[:prefix])
     seconds = {job: [] for job in jobs}
     for turn in range(repeats + 2):  # two turns of warm-up
-        for job, (step, n) in jobs.items():
+        for name, n in jobs:
+            step = steps[name]
             synchronize(step.device)
             start = perf_counter()
             step.run(text[:n])
             synchronize(step.device)
             if turn >= 2:
-                seconds[job].append(perf_counter() - start)
+                seconds[name, n].append(perf_counter() - start)
             step.rollback(prefix)
-    median = {job: torch.tensor(times).median().item() for job, times in seconds.items()}
-    one, own = median["target", 1], median.get(("draft", 1), 0.0)
-    return StepCosts(one, own, own / one, {n - 1: median["target", n] / one for n in steps})
+    middle = {job: median(times) for job, times in seconds.items()}
+    one, own = middle["target", 1], middle.get(("draft", 1), 0.0)
+    return StepCosts(one, own, own / one, {n - 1: middle["target", n] / one for n in widths})

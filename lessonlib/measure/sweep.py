@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from lessonlib.decode.decoder import Decoded, Decoder, as_drafter
 from lessonlib.decode.drafter import Sampling
+from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
 from lessonlib.measure.costs import StepCosts, step_costs
 from lessonlib.measure.estimate import Estimate, ratio_estimate
@@ -59,8 +60,11 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
     """
     if not prompts:
         raise LessonError("a sweep needs at least one prompt.")
-    if not Ks or any(isinstance(K, bool) or K != int(K) or K < 1 for K in Ks):
-        raise LessonError(f"a sweep needs the numbers of tokens to propose, each 1 or more, not {list(Ks)}; plain decoding is always beside them.")
+    Ks = list(Ks)
+    if not Ks or any(not is_whole(K) or K < 1 for K in Ks):
+        raise LessonError(f"a sweep needs the numbers of tokens to propose, each 1 or more, not {Ks}; plain decoding is always beside them.")
+    if not is_whole(max_new_tokens) or max_new_tokens < 1:
+        raise LessonError(f"a sweep cannot time {max_new_tokens} new tokens; give 1 or more.")
     sampling = sampling or Sampling()
     decoder, drafter = Decoder(target), as_drafter(draft, target)
     settings = (0, *sorted(set(Ks)))

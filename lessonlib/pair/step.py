@@ -39,9 +39,13 @@ def check_fits(model, prompt_ids, new_tokens):
     if low < 0 or high >= vocabulary:
         raise LessonError(f"token id {low if low < 0 else high} is not in this model's vocabulary of {vocabulary:,}; "
                           "encode the text with this model's own tokenizer.")
-    longest = context_length(model)
-    if longest is not None and len(prompt_ids) + new_tokens > longest:
-        raise LessonError(f"a prompt of {len(prompt_ids):,} tokens and {new_tokens:,} new ones do not fit this model's {longest:,} positions; "
+    check_length(len(prompt_ids), new_tokens, context_length(model), "model")
+
+
+def check_length(prompt_tokens, new_tokens, longest, whose):
+    """Refuse a prompt that leaves no room for new_tokens in `longest` positions (LessonError); None is no limit."""
+    if longest is not None and prompt_tokens + new_tokens > longest:
+        raise LessonError(f"a prompt of {prompt_tokens:,} tokens and {new_tokens:,} new ones do not fit the {whose}'s {longest:,} positions; "
                           "shorten the prompt or ask for fewer tokens.")
 
 

@@ -1,0 +1,140 @@
+"""Tiny models to decode with: quick, in float64, with greedy texts that wander and drafts of every quality.
+
+The fixture `tiny` hands out what stands here.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lessonlib.decode.drafter import Block, ModelDrafter, Sampling
+from lessonlib.drafts.truncated import truncated_draft
+from lessonlib.pair.layers_draft import cast_parameters
+
+
+class LeanLlama(LlamaForCausalLM):
+    """Llama with transformers' own weights and logits at a third of the time: at this size a forward pass is mostly bookkeeping.
+
+    For one sequence, with a cache, and weights that no longer change. test_tiny_models.py holds it against its parent.
+    """
+
+    def prepare(self):
+        """Join the matrices that read the same vector, and lay out the rotary angles [positions, half a head]."""
+        positions = torch.arange(self.config.max_position_embeddings)
+        angles = positions[:, None] * self.model.rotary_emb.inv_freq.float()
+        self.turns = torch.complex(angles.cos().double(), angles.sin().double())
+        self.visible = positions[:, None] >= positions
+        self.parts = [(layer.input_layernorm.weight, torch.cat([part.weight for part in (
+            layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)]), layer.self_attn.o_proj.weight,
+            layer.post_attention_layernorm.weight, torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]),
+            layer.mlp.down_proj.weight) for layer in self.model.layers]
+
+    def forward(self, input_ids, past_key_values=None, use_cache=True, logits_to_keep=0):
+        if not hasattr(self, "parts"):
+            self.prepare()
+        config, n, past = self.config, input_ids.shape[1], past_key_values.get_seq_length()
+        queries, keys = config.num_attention_heads, config.num_key_value_heads
+        turns, mask = self.turns[past:past + n], None if n == 1 else self.visible[past:past + n, :past + n]
+        x = self.model.embed_tokens.weight[input_ids]
+        for index, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.parts):
+            y = F.linear(F.rms_norm(x, norm1.shape, norm1, config.rms_norm_eps), qkv).unflatten(-1, (queries + 2 * keys, -1)).transpose(1, 2)
+            pairs = torch.complex(*y[:, :queries + keys].chunk(2, -1)) * turns  # the entries (i, i + half) of a head turn together
+            q, k = torch.cat([pairs.real, pairs.imag], -1).split((queries, keys), 1)
+            k, v = past_key_values.update(k, y[:, queries + keys:], index)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+            x = x + F.linear(y.transpose(1, 2).flatten(2), out)
+            gate, up = F.linear(F.rms_norm(x, norm2.shape, norm2, config.rms_norm_eps), gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, down)
+        norm = self.model.norm.weight
+        x = F.rms_norm(x if logits_to_keep == 0 else x[:, -logits_to_keep:], norm.shape, norm, config.rms_norm_eps)
+        return SimpleNamespace(logits=F.linear(x, self.lm_head.weight))
+
+
+def tiny_llama(vocabulary=64, layers=2, seed=0, positions=160, scale=1.0, kind=LeanLlama, **settings):
+    """A random Llama in float64 whose next token depends on what came before; `scale` is the spread of its logits."""
+    torch.manual_seed(seed)
+    model = kind(LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4,
+                             num_key_value_heads=2, max_position_embeddings=positions, **settings)).double().eval().requires_grad_(False)
+    return randomised(model, scale)
+
+
+def randomised(model, scale=1.0):
+    """Give every matrix of a model numbers that keep a vector's length, more or less; the head's make logits of spread `scale`."""
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2:
+            size = 1.0 if "embed" in name else (scale if "lm_head" in name else 1.5) / weight.shape[1] ** 0.5
+            weight.copy_(torch.randn_like(weight) * size)
+    return model
+
+
+def disturbed(model, amount, seed=1):
+    """A copy of a model with noise on every matrix, `amount` times its own spread: the more, the worse a draft."""
+    torch.manual_seed(seed)
+    copy = type(model)(model.config).to(model.dtype).eval().requires_grad_(False)
+    copy.load_state_dict(model.state_dict())
+    for weight in copy.parameters():
+        if weight.dim() == 2:
+            weight.add_(torch.randn_like(weight) * weight.std() * amount)
+    return copy
+
+
+def cut(model, layers=1):
+    """The model's first layers under its own head, as the course truncates."""
+    return cast_parameters(truncated_draft(model, layers), torch.float64)
+
+
+def logits_without_cache(model, texts):
+    """Logits [n, L, V] of equally long texts (lists of ids): transformers' own forward pass over the whole, no cache."""
+    forward = LlamaForCausalLM.forward if isinstance(model, LeanLlama) else type(model).forward
+    with torch.inference_mode():
+        return forward(model, torch.tensor(texts), use_cache=False).logits
+
+
+def greedy_without_cache(model, prompts, n):
+    """What plain greedy decoding writes after equally long prompts, every step reading the whole text anew.
+
+    Returns the texts (lists of n ids) and the smallest gap between first and second logit met on the way.
+    """
+    texts, gap = torch.tensor(prompts), float("inf")
+    for _ in range(n):
+        best = logits_without_cache(model, texts.tolist())[:, -1].topk(2)
+        gap = min(gap, (best.values[:, 0] - best.values[:, 1]).min().item())
+        texts = torch.cat([texts, best.indices[:, :1]], 1)
+    return texts[:, len(prompts[0]):].tolist(), gap
+
+
+class Script:
+    """A drafter that knows what the target will write and errs where it is told to: `kept` says how many proposals of each round are right."""
+
+    def __init__(self, truth, kept, vocabulary=64):
+        self.truth, self.kept, self.vocabulary, self.asked = truth, kept, vocabulary, []
+
+    def reset(self, prompt_ids, sampling):
+        self.written, self.rounds = 0, iter(self.kept)
+
+    def propose(self, K):
+        self.asked.append(K)
+        right = next(self.rounds)
+        tokens = (self.truth + [0] * K)[self.written:self.written + K]
+        if right < K:
+            tokens[right] = (tokens[right] + 1) % self.vocabulary
+        return Block(torch.tensor(tokens))
+
+    def observe(self, tokens):
+        self.written += len(tokens)
+
+
+class Argmax(ModelDrafter):
+    """Proposes its argmax even where the target samples."""
+
+    def reset(self, prompt_ids, sampling):
+        super().reset(prompt_ids, Sampling())
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    return SimpleNamespace(LeanLlama=LeanLlama, llama=tiny_llama, randomised=randomised, disturbed=disturbed, cut=cut, Script=Script, Argmax=Argmax,
+                           logits_without_cache=logits_without_cache, greedy_without_cache=greedy_without_cache)
