@@ -51,6 +51,7 @@ Explorables
         def draw(self, alpha): self.line.set_ydata(...); return "At alpha 0.70 decoding is 1.33 times as fast."
     Curve()     the last line of its cell
   setup runs once and fixes the limits; draw only moves artists and returns the caption; a model forward in it is refused.
+  One of more than 25 lines lives in lessonlib/workbook/explorables/nbNN.py; the notebook imports it.
 """
 
 from lessonlib.workbook import checks, style

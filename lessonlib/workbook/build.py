@@ -235,7 +235,10 @@ def main(arguments=None):
                 else "Every notebook is as its source says."
             )
             return 1 if found else 0
-        for source in sources(numbers=options.numbers):
+        chosen = sources(numbers=options.numbers)
+        if not chosen:
+            raise LessonError(f"There is no notebook source in {shown(NOTEBOOKS / 'src')}; write one as NN_verb_phrase.py.")
+        for source in chosen:
             print(f"{source.stem} (executed twice: the reader's and the solved one)", flush=True)
             try:
                 build(source)

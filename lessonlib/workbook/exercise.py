@@ -78,6 +78,7 @@ class Exercise:
     def __init__(self, number, library, returns, look, edges, draw, mistakes, properties=(), trials=30, tolerance=1e-6):
         self.number, self.library, self.returns, self.look = number, library, returns, look
         self.name, self.parameters = library.__name__, list(inspect.signature(library).parameters)
+        self.label = f"Exercise {number}, {self.name}"
         self.mistakes, self.properties, self.tolerance = mistakes, properties, tolerance
         rng = np.random.default_rng(SEED)
         self.inputs = [("edge case", note, args) for note, args in edges] + [("value", "", draw(rng)) for _ in range(trials)]
@@ -93,14 +94,12 @@ class Exercise:
     def judge(self, fn):
         """The `Verdict` on `fn`."""
         if not callable(fn):
-            return Verdict(
-                "wrong", f"✗ {self.number} {self.name}: hand over the function itself, {self.name}, without calling it."
-            )
+            return Verdict("wrong", f"✗ {self.label}: hand over the function itself, {self.name}, without calling it.")
         got = [run(fn, args) for _, _, args in self.inputs]
         if all(outcome.error is None and (outcome.value is None or outcome.value is Ellipsis) for outcome in got):
             return Verdict(
                 "not written",
-                f"· {self.number} {self.name} is not written yet (it returns nothing): the library's is used for now.",
+                f"· {self.label}: not written yet (it returns nothing); the library's is used for now.",
             )
         wanted = [run(self.library, args) for _, _, args in self.inputs]
         faults = [fault(g, w, kind, self.tolerance) for g, w, (kind, _, _) in zip(got, wanted, self.inputs)]
@@ -125,9 +124,7 @@ class Exercise:
         for check in self.properties:
             if not check.holds(fn, np.random.default_rng(SEED)):
                 return self.wrong("property", "many random inputs", "it does not hold", check.sentence, None, check.cause)
-        return Verdict(
-            "right", f"✓ {self.number} {self.name} is right on all {len(self.inputs)} inputs: yours is used from here on."
-        )
+        return Verdict("right", f"✓ {self.label}: right on all {len(self.inputs)} inputs; yours is used from here on.")
 
     def diagnose(self, got, faults):
         """The mistake that gives what the reader's function gave wherever that is wrong; of several, the nearest."""
@@ -163,9 +160,9 @@ class Exercise:
         }
         if printed.strip():
             rows["it printed"] = printed.strip().splitlines()[0]
-        text = [f"✗ {self.number} {self.name} is not right yet ({stage}); the library's is used until it is."]
+        text = [f"✗ {self.label}: not right yet ({stage}); the library's is used until it is."]
         for label, row in rows.items():
-            text += textwrap.wrap(row, 110, initial_indent=f"  {label:<15}", subsequent_indent=" " * 17)
+            text += textwrap.wrap(row, 98, initial_indent=f"  {label:<15}", subsequent_indent=" " * 17)
         return Verdict("wrong", "\n".join(text), mistake.name if mistake else None)
 
 

@@ -94,6 +94,11 @@ def place_labels(ax):
         label.stale = True  # setting xy does not tell matplotlib
 
 
+def short(value, form):
+    """A number for a narrow place: without the zero before its point."""
+    return re.sub(r"^(-?)0\.", r"\1.", format(float(value), form))
+
+
 def bars(ax, names, series, form=".2f"):
     """Draw grouped bars of `series` (name -> one value for each of `names`) with hatches, each bar with its value on top.
 
@@ -107,7 +112,7 @@ def bars(ax, names, series, form=".2f"):
         )
         texts = [
             ax.annotate(
-                format(float(value), form),
+                short(value, form),
                 (x, value),
                 xytext=(0, 2),
                 textcoords="offset points",
@@ -131,7 +136,7 @@ def move_bars(drawn, series):
         for (bar, text, form), value in zip(drawn[label], values):
             bar.set_height(value)
             text.xy = (text.xy[0], value)
-            text.set_text(format(float(value), form))
+            text.set_text(short(value, form))
             text.stale = True
 
 

@@ -85,8 +85,8 @@ def test_bars_carry_their_values_and_move():
     bars = style.bars(ax, ["x", "y"], {"p": [0.5, 0.25]})
     style.move_bars(bars, {"p": [0.125, 0.875]})
     assert [(bar.get_height(), text.get_text(), text.xy[1]) for bar, text, _ in bars["p"]] == [
-        (0.125, "0.12", 0.125),
-        (0.875, "0.88", 0.875),
+        (0.125, ".12", 0.125),
+        (0.875, ".88", 0.875),
     ]
     assert np.allclose([bar.get_x() + bar.get_width() / 2 for bar, _, _ in bars["p"]], [0, 1])
 
