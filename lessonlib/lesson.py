@@ -8,7 +8,7 @@ from time import perf_counter
 
 import torch
 
-from lessonlib.distil.distil import distil
+from lessonlib.distil.distil import train_draft
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
 from lessonlib.drafts.truncated import truncated_draft
@@ -116,7 +116,7 @@ class Lesson:
         lr = p.truncated_learning_rate if shape == "B" else p.learning_rate
         recipe = Recipe(steps=p.train_steps, lr=lr, batch_size=p.batch_size, seed=p.seed)
         name = f"{shape}-{objective.name}"
-        distil(draft, store, recipe, objective, checkpoint=self.folder / f"{name}.training", dtype=p.dtype, label=f"training {name}")
+        train_draft(draft, store, recipe, objective, checkpoint=self.folder / f"{name}.training", dtype=p.dtype, label=f"training {name}")
         save_draft(draft, self.folder / name, self.target, kind=f"shape {shape}", training=objective.name)
         return draft
 
