@@ -55,21 +55,20 @@ def lk(log_p, log_q):
 
 
 def teacher_buckets(t_logits, t_lse, T=1.0, tail_exists=True):
-    """The target's log-probabilities over its k stored tokens and one bucket for the rest: [R, k + 1], summing to 1 exactly.
+    """The target's log-probabilities over its k stored tokens and one bucket for the rest: float64 [R, k + 1], summing to 1.
 
     t_logits [R, k] at T = 1; t_lse [R] the logsumexp of logits / T, or None to renormalise over the k and leave the rest nothing.
-    Stored numbers are rounded, so the k may sum past 1 or leave a tail that is only rounding: that tail is taken as 0.
+    Stored numbers are rounded, so the k may sum past 1 or leave a tail that is only t_lse's rounding: that tail is taken as 0.
     """
-    log_p = t_logits / T
+    logits = t_logits.double() / T
+    top = logits.logsumexp(-1, keepdim=True)
     if t_lse is None:
-        return torch.cat([log_p.log_softmax(-1), log_p.new_full((*log_p.shape[:-1], 1), FLOOR)], -1)
-    log_p = log_p - t_lse[..., None]
-    mass = log_p.exp().sum(-1, keepdim=True)
-    tail = 1 - mass
-    real = (tail > 2 * torch.finfo(log_p.dtype).eps) & tail_exists
+        return torch.cat([logits - top, torch.full_like(top, FLOOR)], -1).clamp_min(FLOOR)
+    lse = t_lse[..., None].double()
+    tail = -torch.expm1(top - lse)  # 1 - the k's probability, without first rounding that to 1
+    real = (tail > 2 * torch.finfo(t_lse.dtype).eps * (1 + lse.abs())) & tail_exists
     log_tail = torch.where(real, tail, 1.0).log().masked_fill(~real, FLOOR)
-    log_total = torch.where(real, 1.0, mass).log()  # 1 unless the tail was dropped
-    return torch.cat([log_p - log_total, log_tail], -1).clamp_min(FLOOR)
+    return torch.cat([logits - torch.where(real, lse, top), log_tail], -1).clamp_min(FLOOR)
 
 
 def student_buckets(student_logits, t_ids, T=1.0):
@@ -77,7 +76,9 @@ def student_buckets(student_logits, t_ids, T=1.0):
 
     student_logits [R, V]; t_ids int64 [R, k]. The rest is summed directly, not as 1 minus the k, so a tiny tail keeps its digits.
     """
-    logits = student_logits / T
+    # from the row's largest down: beside logits of 20 fp32 rounds a log-probability by 1e-6, beside gaps it does not
+    logits = student_logits - student_logits.detach().amax(-1, keepdim=True)
+    logits = logits / T if T != 1 else logits
     lse = logits.logsumexp(-1, keepdim=True)
     rest = logits.scatter(-1, t_ids, -torch.inf)
     # a row whose rest is empty (k = V) or all -inf has no tail: logsumexp of nothing but -inf would have a NaN gradient

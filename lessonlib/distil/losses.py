@@ -68,7 +68,7 @@ class Objective:
     def __post_init__(self):
         if self.name != "ce" and self.name not in DIVERGENCES:
             raise LessonError(f'there is no objective "{self.name}"; choose one of ce, {", ".join(DIVERGENCES)}.')
-        if not self.T > 0:
+        if not 0 < self.T < float("inf"):
             raise LessonError(f"a distillation temperature cannot be {self.T}; give a number above 0 (1 copies what is served).")
         if not 0 < self.beta < 1:
             raise LessonError(f"beta cannot be {self.beta}: it must lie between 0 and 1; at the ends use kl or reverse_kl by name.")
@@ -98,7 +98,6 @@ def _wide(logits):
 
 def _divergence(divergence, student_logits, t_ids, t_logits, t_lse, T, **options):
     student_logits = _wide(student_logits)
-    t_ids, t_logits = t_ids.long(), t_logits.to(student_logits.dtype)
-    t_lse = None if t_lse is None else t_lse.to(student_logits.dtype)
+    t_ids = t_ids.long()
     log_p = teacher_buckets(t_logits, t_lse, T, tail_exists=t_ids.shape[-1] < student_logits.shape[-1])
-    return divergence(log_p, student_buckets(student_logits, t_ids, T), **options) * T**2
+    return divergence(log_p.to(student_logits.dtype), student_buckets(student_logits, t_ids, T), **options) * T**2
