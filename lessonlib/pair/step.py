@@ -56,18 +56,25 @@ def synchronize(device):
 
 
 class CachedModel:
-    """A causal LM that reads a text piece by piece, one text at a time, and can take back its last tokens."""
+    """A causal LM that reads a text piece by piece, one text at a time, and can take back its last tokens.
+
+    Raises LessonError for a model whose layers hold a running state in place of the text's keys and values.
+    """
 
     def __init__(self, model):
+        odd = sorted({*(getattr(model.config.get_text_config(), "layer_types", None) or ())} - {"full_attention", "sliding_attention"})
+        if odd:
+            raise LessonError(f"{type(model).__name__} has layers ({', '.join(odd)}) that cannot take tokens back; "
+                              "take a model with attention in every layer, such as Llama, Qwen3 or Gemma.")
         self.model, self.argument = model, cache_argument(model)
         self.device = next(model.parameters()).device
         self.reset()
 
     def reset(self):
         """Forget the text."""
-        self.cache = DynamicCache(config=self.model.config)
-        if hasattr(self.cache, "activate_past_recording"):
-            self.cache.activate_past_recording()  # sliding-window layers can only be rolled back while they record
+        # Told nothing of the model's windows, the cache keeps every token in every layer, and the masks alone say who sees whom: caches that
+        # drop what left the window could not be rolled back exactly on every release.
+        self.cache = DynamicCache()
 
     @property
     def length(self):

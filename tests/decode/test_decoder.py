@@ -1,0 +1,322 @@
+"""The round: what is written, where it ends, what is counted, and what is refused."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lessonlib.decode.decoder import Decoded, Decoder, spec_greedy, spec_sample
+from lessonlib.decode.drafter import Block, ModelDrafter, Sampling
+from lessonlib.errors import LessonError
+
+PROMPT = [3, 1, 4, 1, 5]
+
+
+@pytest.fixture(scope="module")
+def target(tiny):
+    return tiny.llama(positions=600)
+
+
+@pytest.fixture(scope="module")
+def truth(tiny, target):
+    """The target's greedy text after PROMPT, from full forward passes."""
+    texts, gap = tiny.greedy_without_cache(target, [PROMPT], 60)
+    assert gap > 1e-4
+    return texts[0]
+
+
+@pytest.fixture(scope="module")
+def distinct(tiny, target):
+    """A prompt, and its greedy text whose first 16 tokens all differ."""
+    prompts = [[a, b] for a in range(64) for b in range(0, 64, 16)]
+    texts, _ = tiny.greedy_without_cache(target, prompts, 24)
+    return next((prompt, text) for prompt, text in zip(prompts, texts) if len(set(text[:16])) == 16)
+
+
+def recount(K, rounds):
+    """Counts by position, worked out anew from (proposals, how many the target agreed with, tokens written) of each round."""
+    proposed, tested, accepted = ([0] * K for _ in range(3))
+    for proposals, kept, written in rounds:
+        for i in range(proposals):
+            proposed[i] += 1
+        for i in range(min(proposals, kept + 1, written)):
+            tested[i] += 1
+        for i in range(min(kept, written)):
+            accepted[i] += 1
+    return proposed, tested, accepted
+
+
+# Plain decoding and the simplest rounds
+
+def test_plain_decoding_is_the_greedy_loop(target, truth):
+    result = spec_greedy(target, None, PROMPT, 0, 60)
+    assert result.tokens == truth
+    assert (result.K, result.rounds, result.proposed, result.tested, result.accepted) == (0, 60, [], [], [])
+    assert result.tokens_per_round == 1 and math.isnan(result.per_tested) and math.isnan(result.per_proposed)
+    assert result.seconds > 0 and result.prefill_seconds > 0
+
+
+def test_a_prompt_of_one_token_whose_first_round_is_wholly_rejected(tiny, target):
+    for token in range(8):
+        plain = tiny.greedy_without_cache(target, [[token]], 20)[0][0]
+        result = spec_greedy(target, tiny.Script(plain, [0] * 20), [token], 3, 20)
+        assert result.tokens == plain and result.rounds == 20
+        assert result.accepted == [0, 0, 0] and result.tested == [20, 0, 0] and result.proposed == [20, 20, 20]
+
+
+@pytest.mark.parametrize("K", range(1, 9))
+def test_the_targets_own_copy_is_kept_whole_every_round(K):
+    torch.manual_seed(0)
+    target = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                                          num_key_value_heads=2, initializer_range=0.2)).eval()
+    copy = LlamaForCausalLM(target.config).eval()
+    copy.load_state_dict(target.state_dict())
+    rounds = []
+    result = Decoder(target).decode(PROMPT, K, 200, ModelDrafter(copy), on_round=lambda text, block, kept, written, logits: rounds.append((kept, len(written))))
+    assert len(result.tokens) == 200 and len(set(result.tokens)) > 10
+    assert rounds[:-1] == [(K, K + 1)] * (len(rounds) - 1)
+    assert rounds[-1][0] == K and result.rounds == -(-200 // (K + 1))
+    assert result.per_tested == 1 and result.accepted == result.tested
+
+
+def test_a_decoder_lives_across_texts_and_proposes_exactly_k_in_every_one(tiny, target):
+    decoder, drafter, sizes = Decoder(target), ModelDrafter(tiny.disturbed(target, 0.1)), []
+    for prompt, n in ((PROMPT, 40), ([7], 33), (list(range(50)), 40), (PROMPT, 40)):
+        sizes.append([])
+        result = decoder.decode(prompt, 4, n, drafter, on_round=lambda text, block, kept, written, logits: sizes[-1].append(len(block.tokens)))
+        assert result.tokens == tiny.greedy_without_cache(target, [prompt], n)[0][0]
+        assert sizes[-1] == [4] * result.rounds and result.proposed == [result.rounds] * 4
+    assert sizes[0] == sizes[3]
+
+
+def test_a_script_is_asked_for_exactly_k_each_round(tiny, target, truth):
+    script = tiny.Script(truth, [2, 0, 3, 1, 2, 3, 0, 1] * 5)
+    assert spec_greedy(target, script, PROMPT, 3, 60).tokens == truth
+    assert set(script.asked) == {3}
+
+
+def test_no_warning_of_any_kind(tiny):
+    target = tiny.llama(kind=LlamaForCausalLM)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        spec_greedy(target, tiny.cut(target), PROMPT, 3, 30, eos_token_ids=(1,))
+        spec_sample(target, tiny.cut(target), PROMPT, 3, 30, temperature=0.8, top_k=20, top_p=0.9)
+
+
+# Where a text ends
+
+@pytest.mark.parametrize("kept", range(5))
+@pytest.mark.parametrize("end", range(11))
+def test_an_end_of_turn_ends_the_text_at_every_place_of_a_block(tiny, target, distinct, end, kept):
+    prompt, text = distinct
+    rounds = []
+    script = tiny.Script(text, [kept] * 30)
+    result = Decoder(target).decode(prompt, 4, 24, script, {text[end], 64 + 7}, on_round=lambda *seen: rounds.append(seen))
+    assert result.tokens == text[:end + 1]
+    assert result.rounds == end // (kept + 1) + 1
+    assert (result.proposed, result.tested, result.accepted) == recount(4, [(4, kept, len(written)) for *_, written, _ in rounds])
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_max_new_tokens_is_met_and_never_overrun(tiny, target, truth, kept):
+    for n in range(1, 12):
+        rounds = []
+        result = Decoder(target).decode(PROMPT, 4, n, tiny.Script(truth, [kept] * 30), on_round=lambda *seen: rounds.append(seen))
+        assert result.tokens == truth[:n]
+        assert result.rounds == -(-n // (kept + 1))
+        assert (result.proposed, result.tested, result.accepted) == recount(4, [(4, kept, len(written)) for *_, written, _ in rounds])
+
+
+def test_an_end_of_turn_beyond_max_new_tokens_does_not_matter_and_one_in_the_prompt_neither(tiny, target, distinct):
+    prompt, text = distinct
+    for n in (3, 5, 6, 7):
+        assert spec_greedy(target, tiny.Script(text, [4] * 9), prompt, 4, n, eos_token_ids=[text[6]]).tokens == text[:n]
+    absent = next(token for token in range(64) if token not in text)
+    assert spec_greedy(target, tiny.Script(text, [4] * 9), prompt, 4, 10, eos_token_ids=absent).tokens == text[:10]
+    plain = spec_greedy(target, None, [*prompt, absent], 0, 10).tokens
+    assert spec_greedy(target, tiny.Script(plain, [4] * 9), [*prompt, absent], 4, 10, eos_token_ids=absent).tokens == plain
+
+
+@pytest.mark.parametrize("eos", [lambda token: token, lambda token: (token,), lambda token: [1000, token], lambda token: {token}])
+def test_ends_of_turn_come_as_one_id_or_many(target, distinct, eos):
+    prompt, text = distinct
+    assert spec_greedy(target, None, prompt, 0, 20, eos_token_ids=eos(text[4])).tokens == text[:5]
+
+
+def test_no_new_tokens_are_no_rounds(tiny, target, truth):
+    for K, draft in ((0, None), (3, tiny.Script(truth, []))):
+        result = spec_greedy(target, draft, PROMPT, K, 0)
+        assert result.tokens == [] and result.rounds == 0 and result.proposed == [0] * K
+
+
+def test_a_text_may_fill_the_models_positions_to_the_last(tiny):
+    target = tiny.llama(positions=32)
+    plain = tiny.greedy_without_cache(target, [PROMPT], 27)[0][0]
+    for draft in (target, tiny.disturbed(target, 0.1), tiny.llama(positions=40, layers=1, seed=3)):
+        for K in (1, 4, 8):
+            result = spec_greedy(target, draft, PROMPT, K, 27)
+            assert result.tokens == plain
+            assert result.proposed == sorted(result.proposed, reverse=True) and result.proposed[0] == result.rounds
+
+
+def test_a_draft_with_fewer_positions_than_the_target_still_serves_texts_that_fit_it(tiny, target, truth):
+    draft = tiny.llama(positions=32, layers=1, seed=3)
+    assert spec_greedy(target, draft, PROMPT, 6, 27).tokens == truth[:27]
+    with pytest.raises(LessonError, match="5 tokens and 28 new ones do not fit the draft's 32 positions"):
+        spec_greedy(target, draft, PROMPT, 6, 28)
+    assert spec_greedy(target, draft, PROMPT, 0, 28).tokens == truth[:28]
+
+
+# What is counted
+
+def test_an_alpha_of_four_fifths_has_three_readings(tiny, target):
+    """Of 3,125 rounds of four proposals, each position keeps exactly four fifths of what reaches it."""
+    kept = [0] * 625 + [1] * 500 + [2] * 400 + [3] * 320 + [4] * 1280
+    order = torch.randperm(3125, generator=torch.Generator().manual_seed(0)).tolist()
+    truth = spec_greedy(target, None, PROMPT, 0, 560).tokens
+    total, decoder = Decoded(4), Decoder(target)
+    for start in range(0, 3125, 125):
+        script = [kept[i] for i in order[start:start + 125]]
+        result = spec_greedy(decoder, tiny.Script(truth, script), PROMPT, 4, sum(script) + 125)
+        assert result.tokens == truth[:len(result.tokens)]
+        total.add(result)
+    assert (total.rounds, total.proposed, total.tested, total.accepted) == (3125, [3125] * 4, [3125, 2500, 2000, 1600], [2500, 2000, 1600, 1280])
+    assert total.per_proposed == pytest.approx(0.5904, abs=1e-12)
+    assert total.per_tested == pytest.approx(0.8, abs=1e-12)
+    assert total.conditional == pytest.approx([0.8] * 4, abs=1e-12)
+    assert total.tokens_per_round == pytest.approx(3.3616, abs=1e-12)
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(1.0, 30, 0.95, torch.Generator().manual_seed(0))], ids=["greedy", "sampling"])
+def test_the_counts_are_those_of_the_rounds(tiny, target, sampling):
+    decoder, drafter = Decoder(target), ModelDrafter(tiny.disturbed(target, 0.1))
+    for K in (1, 2, 5):
+        for prompt in ([1], [2, 3], PROMPT):
+            rounds = []
+            result = decoder.decode(prompt, K, 50, drafter, {9}, sampling, lambda *seen: rounds.append(seen))
+            assert result.rounds == len(rounds) and sum((written for *_, written, _ in rounds), []) == result.tokens
+            assert (result.proposed, result.tested, result.accepted) == recount(K, [(len(block.tokens), kept, len(written))
+                                                                                    for _, block, kept, written, _ in rounds])
+            cut_short = len(rounds[-1][3]) <= rounds[-1][2]
+            assert len(result.tokens) == sum(result.accepted) + result.rounds - cut_short
+            assert all(after <= before for before, after in zip(result.accepted, result.tested[1:]))
+
+
+def test_each_round_is_told_as_it_was(tiny, target, truth):
+    rounds = []
+    Decoder(target).decode(PROMPT, 3, 20, tiny.Script(truth, [1, 3, 0, 2] * 5), on_round=lambda *seen: rounds.append(seen))
+    text = PROMPT
+    for before, block, kept, written, logits in rounds:
+        assert before == text and logits.shape == (4, 64)
+        assert block.tokens[:kept].tolist() == written[:kept] or len(written) < kept
+        assert logits.argmax(-1)[:len(written)].tolist() == written
+        text = text + written
+    assert text == PROMPT + truth[:20]
+
+
+def test_counts_add_up_and_refuse_another_k(tiny, target, truth):
+    one = spec_greedy(target, tiny.Script(truth, [1] * 40), PROMPT, 2, 10)
+    two = spec_greedy(target, tiny.Script(truth, [0] * 40), PROMPT, 2, 7)
+    both = Decoded(2).add(one).add(two)
+    assert both.tokens == one.tokens + two.tokens and both.rounds == 12 and both.seconds == pytest.approx(one.seconds + two.seconds)
+    assert both.accepted == [5, 0] and both.tested == [12, 5] and both.proposed == [12, 12]
+    with pytest.raises(LessonError, match="K = 2 and K = 3"):
+        both.add(Decoded(3))
+
+
+# Sampling
+
+def test_a_generator_makes_a_text_repeatable(tiny, target):
+    draft = tiny.disturbed(target, 0.1)
+    texts = [spec_sample(target, draft, PROMPT, 3, 40, temperature=2.0, generator=torch.Generator().manual_seed(seed)).tokens for seed in (0, 0, 1)]
+    assert texts[0] == texts[1] != texts[2] and len(texts[0]) == 40
+
+
+def test_sampling_with_the_targets_own_copy_keeps_everything(target):
+    result = spec_sample(target, target, PROMPT, 5, 90, temperature=1.3, top_k=20, top_p=0.9, generator=torch.Generator().manual_seed(0))
+    assert result.rounds == 15 and result.per_proposed == 1
+
+
+def test_temperature_zero_and_top_k_one_are_greedy(tiny, target, truth):
+    draft = tiny.disturbed(target, 0.1)
+    assert spec_sample(target, draft, PROMPT, 3, 30, temperature=0.0).tokens == truth[:30]
+    assert spec_sample(target, draft, PROMPT, 3, 30, temperature=1.0, top_k=1).tokens == truth[:30]
+    assert spec_sample(target, draft, PROMPT, 3, 30, temperature=1.0, top_p=1e-9).tokens == truth[:30]
+
+
+# What is refused
+
+@pytest.mark.parametrize("changes, words", [
+    (dict(K=-1), "K is .* cannot be -1; give"), (dict(K=1.5), "K is .* cannot be 1.5; give"), (dict(K=2.0), "K is .* cannot be 2.0; give"),
+    (dict(K=None), "K is .* cannot be None; give"), (dict(K=True), "K is .* cannot be True; give"),
+    (dict(max_new_tokens=-1), "max_new_tokens cannot be -1; give"), (dict(max_new_tokens=2.5), "max_new_tokens cannot be 2.5; give"),
+    (dict(prompt_ids=[]), "prompt is empty; give"), (dict(prompt_ids=[1, 64]), "token id 64 is not .* vocabulary of 64; encode"),
+    (dict(prompt_ids=[-1, 3]), "token id -1 is not"), (dict(prompt_ids=[[1, 2]]), "not a flat list of token ids; encode"),
+    (dict(prompt_ids=torch.tensor([[1, 2]])), "not a flat list of token ids"), (dict(prompt_ids="Hello"), "not a flat list of token ids"),
+    (dict(prompt_ids={"input_ids": [1]}), "not a flat list of token ids"),
+    (dict(prompt_ids=[1] * 598, max_new_tokens=3), "598 tokens and 3 new ones do not fit the model's 600 positions; shorten"),
+    (dict(prompt_ids=[1] * 601), "601 tokens"), (dict(temperature=-0.5), "temperature cannot be -0.5; give"),
+    (dict(temperature=1.0, top_k=0), "top_k cannot be 0; give"), (dict(temperature=1.0, top_p=0.0), "top_p cannot be 0.0; give"),
+    (dict(temperature=0.0, top_p=1.5), "top_p cannot be 1.5; give")])
+def test_what_cannot_work_is_refused_in_one_sentence_that_names_the_fix(tiny, target, changes, words):
+    decode = spec_sample if {"temperature"} & changes.keys() else spec_greedy
+    for K in [changes["K"]] if "K" in changes else [0, 2]:
+        with pytest.raises(LessonError, match=words) as caught:
+            decode(target, target, **dict(prompt_ids=PROMPT, max_new_tokens=4) | changes | dict(K=K))
+        assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+
+
+def test_vocabularies_that_differ_are_refused(tiny, target):
+    with pytest.raises(LessonError, match="target scores 64 tokens and the draft 65; take"):
+        spec_greedy(target, tiny.llama(vocabulary=65), PROMPT, 2, 4)
+
+
+def test_proposals_need_somebody_to_make_them(target):
+    with pytest.raises(LessonError, match="K = 2 needs a draft"):
+        spec_greedy(target, None, PROMPT, 2, 4)
+
+
+def test_a_drafter_that_proposes_too_little_or_too_much_is_refused(tiny, target, truth):
+    class Eager(tiny.Script):
+        def propose(self, K):
+            return Block(torch.tensor(self.truth[:K + self.extra]))
+
+    for extra in (-1, 1):
+        drafter = Eager(truth, [])
+        drafter.extra = extra
+        with pytest.raises(LessonError, match=f"proposed {3 + extra} tokens where 3 were asked"):
+            spec_greedy(target, drafter, PROMPT, 3, 4)
+
+
+def test_a_refusal_leaves_the_decoder_fit_for_the_next_text(tiny, target, truth):
+    decoder = Decoder(target)
+    with pytest.raises(LessonError):
+        decoder.decode([64])
+    with pytest.raises(StopIteration):  # a drafter that breaks in the middle of a text
+        decoder.decode(PROMPT, 3, 30, tiny.Script(truth, [1, 2]))
+    assert decoder.decode(PROMPT, 3, 30, tiny.Script(truth, [1, 2, 3] * 9)).tokens == truth[:30]
+
+
+def test_ids_and_numbers_may_be_tensors_and_numpys(target, truth):
+    for prompt in (torch.tensor(PROMPT), np.array(PROMPT), tuple(PROMPT)):
+        assert spec_greedy(target, target, prompt, np.int64(2), np.int64(8)).tokens == truth[:8]
+
+
+# Half precision
+
+def test_in_bf16_the_first_difference_is_a_near_tie(tiny):
+    """A verifying pass adds up in another order than a step; exactness is proved in fp32 and float64, this bounds the harm in bf16."""
+    target = tiny.llama(kind=LlamaForCausalLM).bfloat16()
+    draft, gaps = tiny.disturbed(target, 0.1), []
+    for start in range(16):
+        seen = []
+        plain = Decoder(target).decode([start], 0, 60, on_round=lambda *found: seen.append(found[4][0].float()))
+        text = spec_greedy(target, draft, [start], 4, 60).tokens
+        first = next((i for i in range(60) if text[i] != plain.tokens[i]), None)
+        if first is not None:
+            best = seen[first].topk(2).values
+            gaps.append((best[0] - best[1]).item())
+    assert all(gap < 0.1 for gap in gaps), gaps
