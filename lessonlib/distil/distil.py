@@ -31,7 +31,8 @@ def store_batch(store, indices, objective, device):
     sequences = [store.sequence(i) for i in indices]
     ids = right_padded([[*prompt, *resp] for prompt, resp in sequences], device)
     positions = response_rows([len(prompt) for prompt, _ in sequences], [len(resp) for _, resp in sequences], ids.shape[1])
-    odds = [torch.cat(part) for part in zip(*(store.kl_inputs(i, objective.T) for i in indices))] if objective.needs_odds else []
+    T = 1.0 if objective.renormalise else objective.T  # without the tail no normaliser is needed, so none is asked for
+    odds = [torch.cat(part) for part in zip(*(store.kl_inputs(i, T) for i in indices))] if objective.needs_odds else []
     labels = Labels(torch.tensor([token for _, resp in sequences for token in resp]), *odds)
     return Batch(ids, positions.to(device), labels.to(device))
 
@@ -57,7 +58,7 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     return total
 
 
-def distil(draft, store, recipe, objective=None, checkpoint=None, on_step=None, dtype=torch.float32, label=None, show=True):
+def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=None, dtype=torch.float32, label=None, show=True):
     """Train `draft` on a label store (t5, t6): cross-entropy on the target's text, or a divergence from its odds; returns the losses.
 
     store: LabelStore; recipe: Recipe; objective: Objective, its name, or None for "kl"; the rest as in `fit`. Sequences are drawn in an
@@ -77,4 +78,5 @@ def distil(draft, store, recipe, objective=None, checkpoint=None, on_step=None, 
         return [store_batch(store, part.tolist(), objective, device) for part in chosen.split(size)]
 
     return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
-               [asdict(objective), store.manifest["answers"], store.rows], on_step, label or f"training ({objective.name})", show)
+               [asdict(objective), store.manifest["answers"], store.k, store.rows, getattr(draft, "kept_layers", None)],
+               on_step, label or f"training ({objective.name})", show)

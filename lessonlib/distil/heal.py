@@ -80,7 +80,7 @@ def heal(draft, target, rows, recipe, checkpoint=None, dtype=torch.float32, labe
         hidden.backward(leaf.grad)
         return total
 
-    return fit(draft, micro_batches, backward, recipe, checkpoint, label=label)
+    return fit(draft, micro_batches, backward, recipe, checkpoint, [*rows.shape, int(rows.sum(dtype=torch.long))], label=label)
 
 
 @torch.inference_mode()

@@ -59,7 +59,7 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
     run = fingerprint([asdict(recipe), identity])
     losses = _resume(checkpoint, run, trained, optimizer) if checkpoint else []
     progress = Progress(label, recipe.steps - len(losses), "steps", show=show)
-    was_training = draft.training
+    was_training, whole = draft.training, True  # whole: weights, optimizer and losses are of the same step
     draft.train()
     try:
         for step in range(len(losses), recipe.steps):
@@ -74,15 +74,17 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
                 saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
                 raise LessonError(f"{label} stopped at step {step + 1}: the loss is {loss} and the gradient's norm {norm}; "
                                   f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
+            whole = False
             optimizer.step()
             losses.append(loss)
+            whole = True
             progress.add(note=f"loss {loss:.4f}")
             if on_step is not None:
                 on_step(step, loss)
             if checkpoint and ((step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps):
                 _save(checkpoint, run, trained, optimizer, losses)
     except KeyboardInterrupt:
-        if checkpoint and losses:
+        if checkpoint and losses and whole:  # stopped inside an update: the last saved step is gone on from instead
             _save(checkpoint, run, trained, optimizer, losses)
             print(f"  {label}: stopped after step {len(losses)}; the same command goes on from there.", flush=True)
         raise
@@ -95,9 +97,10 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
 
 
 def _save(path, run, trained, optimizer, losses):
-    with atomic_path(path) as temporary:
+    # through a file of Python's: torch's own writer says of a full disk only that it was at an unexpected position
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
         torch.save({"run": run, "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
-                    "optimizer": optimizer.state_dict()}, temporary)
+                    "optimizer": optimizer.state_dict()}, file)
 
 
 def _resume(path, run, trained, optimizer):
@@ -108,7 +111,8 @@ def _resume(path, run, trained, optimizer):
         state = torch.load(path, map_location=next(iter(trained.values())).device, weights_only=True)
     except Exception as error:  # torch names no single exception for a damaged file
         raise LessonError(f"the checkpoint {shown(path)} cannot be read ({type(error).__name__}); delete it to train from the start.") from None
-    if state["run"] != run or state["weights"].keys() != trained.keys():
+    shapes = {name: weight.shape for name, weight in trained.items()}
+    if not isinstance(state, dict) or state.get("run") != run or {name: weight.shape for name, weight in state["weights"].items()} != shapes:
         raise LessonError(f"the checkpoint {shown(path)} belongs to another run (its recipe, labels or draft differ); delete it to train from the start.")
     with torch.no_grad():
         for name, weight in state["weights"].items():
