@@ -14,22 +14,26 @@ from lessonlib.pair.tokenizer_check import check_pair
 CHUNK = 512  # rows of both models' logits held at once
 
 
-class OfflineAlpha(NamedTuple):
-    """What teacher forcing measures: alpha = mean of sum min(p, q); top1 = share of positions with the same argmax; kl = mean KL(p || q) in
-    nats; each an Estimate with its 95 % interval. per_position: the overlap at every response position, fp32 [total], sequence after sequence.
-    """
-
+class _Measured(NamedTuple):
     alpha: Estimate
     top1: Estimate
     kl: Estimate
     per_position: np.ndarray
-    lengths: tuple
+
+
+class OfflineAlpha(_Measured):
+    """What teacher forcing measures: alpha = mean of sum min(p, q); top1 = share of positions with the same argmax; kl = mean KL(p || q) in
+    nats; each an Estimate with its 95 % interval. per_position: the overlap at every response position, fp32 [total], sequence after sequence.
+    Unpacks into these four; `lengths`, beside them, says how many positions each sequence has.
+    """
+
+    lengths: tuple = ()
 
     def by_position(self, longest=None):
         """alpha at each place in the answer: a list of Estimates, place 0 first, over the answers that are long enough."""
         rows = np.split(self.per_position, np.cumsum(self.lengths)[:-1])
         return [ratio_estimate(column, np.ones(len(column))) for column in
-                ([row[place] for row in rows if len(row) > place] for place in range(longest or max(self.lengths)))]
+                ([row[place] for row in rows if len(row) > place] for place in range(min(longest or max(self.lengths), max(self.lengths))))]
 
 
 @torch.inference_mode()
@@ -60,7 +64,9 @@ def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
     overlap, top1, kl = (torch.cat(column).cpu().double().numpy() for column in zip(*columns))
     lengths = tuple(len(resp) for _, resp in seqs)
     sums = [np.add.reduceat(column, np.cumsum((0, *lengths[:-1]))) for column in (overlap, top1, kl)]
-    return OfflineAlpha(*(ratio_estimate(column, lengths) for column in sums), overlap.astype(np.float32), lengths)
+    result = OfflineAlpha(*(ratio_estimate(column, lengths) for column in sums), overlap.astype(np.float32))
+    result.lengths = lengths
+    return result
 
 
 def _compare(target_logits, draft_logits, T):
@@ -97,7 +103,7 @@ def alpha_bracket(draft, store, batch_sequences=8):
         tails = torch.cat([store.log_tail(i) for i in indices]).exp().to(hidden.device)
         for h, t_ids, gaps, lse, p_tail in zip(*(part.split(CHUNK) for part in (hidden, *labels, tails))):
             q = head(h).float().softmax(-1)
-            p = (gaps - lse[:, None]).exp()
+            p = (gaps - lse[:, None]).exp().float()
             inside = torch.minimum(p, q.gather(-1, t_ids)).sum(-1)
             outside = torch.minimum(q.scatter(-1, t_ids, 0.0), p[:, -1:]).sum(-1)
             low += inside.sum().item()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
 
 
@@ -92,5 +93,5 @@ def round_cost(K, c, v=1.0):
 def _check(alpha, K):
     if not 0 <= alpha <= 1:
         raise LessonError(f"an acceptance is a probability and cannot be {alpha}; give a number from 0 to 1.")
-    if isinstance(K, bool) or K != int(K) or K < 0:
+    if not is_whole(K) or K < 0:
         raise LessonError(f"K is the number of tokens proposed a round and cannot be {K}; give 0, 1, 2, ...")
