@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +63,6 @@ def generate(target, tokenizer, prompts, out, temperature=1.0, max_new_tokens=25
         progress = Progress("answers", len(waiting), "answers", show=show)
         tokens = 0
         with explained_write(out), open(out, "a", encoding="utf-8") as file:
-            if not done and file.tell() == 0:
-                print(json.dumps(header), file=file)
             for number, resp_ids in engine.answer(waiting, temperature, max_new_tokens, seed, eos):
                 print(json.dumps({"row": number, "prompt_ids": encoded[number], "resp_ids": resp_ids}, separators=(",", ":")), file=file, flush=True)
                 tokens += len(resp_ids)
@@ -89,27 +86,23 @@ def read_answers(path):
 
 
 def _resume(out, header):
-    """The numbers of the rows that `out` holds already; a last line that was cut short is taken away."""
-    out.parent.mkdir(parents=True, exist_ok=True)
+    """The numbers of the rows that `out`, begun now if it is not there, holds; a last line that was cut short is taken away."""
     if not out.exists() or out.stat().st_size == 0:
-        return set()
-    with open(out, "rb+") as file:
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
-        file.flush()
-        os.fsync(file.fileno())
-    if whole == 0:
-        return set()
-    found = read_answers(out)
-    if found.header != header:
-        differ = [name for name in header if found.header.get(name) != header[name]]
+        with atomic_path(out) as temporary:
+            temporary.write_text(json.dumps(header) + "\n", encoding="utf-8")
+    found = next(read_jsonl(out))  # before anything is cut: the file may be somebody else's
+    differ = sorted(name for name in {**header, **found} if found.get(name) != header.get(name))
+    if differ:
         raise LessonError(f"{shown(out)} was drawn in another way ({', '.join(differ)} differ); give another file name, or delete it to draw again.")
-    return {row["row"] for row in found.rows}
+    with explained_write(out), open(out, "rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
+    return {row["row"] for row in read_answers(out).rows}
 
 
 def write_shipped(answers, path):
     """Write answers in the form the course ships: without the prompts' ids, which the reader's own prompt set gives back."""
-    with atomic_path(path) as temporary, gzip.GzipFile(temporary, "wb", mtime=0) as file:
+    # neither clock nor name in the gzip header: the same answers make the same bytes
+    with atomic_path(path) as temporary, open(temporary, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
         for line in [answers.header, *({"row": row["row"], "resp_ids": row["resp_ids"]} for row in answers.rows)]:
             file.write((json.dumps(line, separators=(",", ":")) + "\n").encode())
 
