@@ -5,14 +5,18 @@ import sys
 from pathlib import Path
 
 from lessonlib.errors import LessonError
-from lessonlib.files import CHECKPOINTS, shown
+from lessonlib.files import CHECKPOINTS, ROOT
+
+LOSSES = ("ce", "kl", "reverse_kl", "jsd", "tv", "lk")
 
 
 def main(arguments=None):
     """Run one subcommand; what the reader can mend ends in one sentence and exit code 2, Ctrl-C in exit code 130."""
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        from lessonlib import commands
+
+        getattr(commands, options.command.replace("-", "_"))(options)
     except LessonError as error:
         print(f"lessonlib {options.command}: {error}", file=sys.stderr)
         sys.exit(2)
@@ -25,77 +29,157 @@ def parser():
     """The argument parser, one subparser a step."""
     top = argparse.ArgumentParser("python -m lessonlib", description="Distil a draft model for a target and measure what it earns.")
     steps = top.add_subparsers(dest="command", required=True, metavar="STEP")
-
-    step = add(steps, "generic-text", generic_text, "fetch generic text (addresses, Python documentation, dictionary) to heal a draft on")
-    step.add_argument("--out", type=Path, default=CHECKPOINTS / "generic-text", help="folder for train.jsonl and heldout.jsonl")
-    step.add_argument("--source", type=Path, help="a folder of .txt of your own, instead of fetching")
-
-    step = add(steps, "heal", heal, "make the off-the-shelf draft: a few of the target's layers, trained on generic text (about 10 minutes on a large GPU)")
-    step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with train.jsonl and heldout.jsonl (see generic-text)")
-    step.add_argument("--out", type=Path, default=CHECKPOINTS / "healed", help="folder for the draft")
-    step.add_argument("--layers", type=numbers, default=(0, 1, 2, 29), help="which of the target's layers to keep")
-    step.add_argument("--steps", type=int, default=7000)
-    step.add_argument("--batch", type=int, default=32, help="rows of text a step")
-    step.add_argument("--length", type=int, default=512, help="tokens a row")
-    step.add_argument("--lr", type=float, default=2e-3)
-    step.add_argument("--seed", type=int, default=0)
-    step.add_argument("--bits", type=int, default=8, choices=(8, 32))
+    for add in (add_lesson, add_prompts, add_generate, add_score, add_train, add_alpha, add_sweep, add_say, add_generic_text, add_heal, add_reference):
+        add(steps)
     return top
 
 
-def add(steps, name, run, text):
-    """Add a subcommand with its function and one line of help."""
+def add_step(steps, name, text, pair=True):
+    """Add a subcommand with one line of help and, where it needs a pair, the options that choose one."""
     step = steps.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    step.set_defaults(run=run)
+    if pair:
+        step.add_argument("--preset", help="tiny, spark, spark-open or custom (default: LESSON_PRESET, or what this machine can run)")
+        step.add_argument("--target", help="the target of a custom pair: a folder or a hub id (LESSON_TARGET)")
+        step.add_argument("--draft-model", help="the separate draft of a custom pair (LESSON_DRAFT)")
+        step.add_argument("--prompts", help="a JSON Lines file of prompts of your own (LESSON_PROMPTS)")
+        step.add_argument("--folder", type=Path, help="where the run's files go (default: checkpoints/lesson-PRESET)")
+        step.add_argument("--seed", type=int)
     return step
+
+
+def add_lesson(steps):
+    """`lesson`: the whole pipeline."""
+    step = add_step(steps, "lesson", "the whole pipeline, from prompts to a row in SCOREBOARD.md (tiny: under 10 minutes on two cores)")
+    step.add_argument("--field", default="prompt", help="the field of your own file that holds the prompt")
+    step.add_argument("--board", type=Path, default=ROOT / "SCOREBOARD.md", help="the scoreboard that gets the row")
+    for name in ("train-prompts", "heldout-prompts", "max-new-tokens", "train-steps", "batch-size", "sweep-prompts", "sweep-tokens", "k"):
+        step.add_argument(f"--{name}", type=int, help="default: the preset's")
+    step.add_argument("--sweep-k", type=numbers, help="the K to sweep, such as 1,2,3,4")
+
+
+def add_prompts(steps):
+    """`prompts`: t1."""
+    step = add_step(steps, "prompts", "build train and held-out prompts, deduplicated, the benchmark's excluded (t1)")
+    step.add_argument("--field", default="prompt", help="the field of your own file that holds the prompt")
+
+
+def add_generate(steps):
+    """`generate`: t2."""
+    step = add_step(steps, "generate", "let the target answer prompts, as token ids; goes on where an interrupted run stopped (t2)")
+    step.add_argument("--input", type=Path, required=True, help="JSON Lines of prompts (as `prompts` writes them)")
+    step.add_argument("--field", default="prompt")
+    step.add_argument("--out", type=Path, required=True, help="JSON Lines file of answers")
+    step.add_argument("--temperature", type=float, default=1.0, help="0 is greedy; otherwise the whole distribution is sampled")
+    step.add_argument("--max-new-tokens", type=int)
+    step.add_argument("--limit", type=int, help="answer the first so many prompts only")
+    step.add_argument("--batch", type=int, default=32, help="prompts answered at once")
+
+
+def add_score(steps):
+    """`score`: t3."""
+    step = add_step(steps, "score", "label every answer with the target's odds: top k, tail mass; the alignment is checked (t3)")
+    step.add_argument("--answers", type=Path, required=True)
+    step.add_argument("--out", type=Path, required=True, help="folder of the label store")
+    step.add_argument("--k", type=int, help="favourite tokens kept a position (default 64)")
+    step.add_argument("--temperatures", type=decimals, default=(), help="other temperatures to keep the tail mass at, such as 2,4")
+
+
+def add_train(steps):
+    """`train`: t5 and t6."""
+    step = add_step(steps, "train", "train a draft on labels, by cross-entropy or a divergence (t5, t6); goes on where it stopped")
+    step.add_argument("--labels", type=Path, required=True, help="folder of the label store")
+    step.add_argument("--out", type=Path, required=True, help="folder for the draft")
+    step.add_argument("--draft", help="the draft to start from: a folder or a name (default: the preset's separate draft)")
+    step.add_argument("--layers", type=int, help="start from the target's first so many layers instead")
+    step.add_argument("--loss", default="kl", choices=LOSSES)
+    step.add_argument("--T", type=float, default=1.0, help="distillation temperature")
+    step.add_argument("--beta", type=float, default=0.5, help="weight of the target in jsd")
+    step.add_argument("--ce-weight", type=float, default=0.0, help="weight of cross-entropy added to a divergence")
+    step.add_argument("--renormalise", action="store_true", help="drop the tail bucket (to see what that costs)")
+    step.add_argument("--lr", type=float)
+    step.add_argument("--train-steps", type=int)
+    step.add_argument("--batch-size", type=int, help="answers a step")
+    step.add_argument("--micro-batch", type=int, help="answers run at once; the result does not depend on it")
+
+
+def add_alpha(steps):
+    """`alpha`: t4."""
+    step = add_step(steps, "alpha", "measure a draft on held-out answers without decoding: alpha, top-1, KL, with intervals (t4)")
+    step.add_argument("--answers", type=Path, required=True)
+    step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
+    step.add_argument("--T", type=float, default=1.0, help="the temperature that is served")
+    step.add_argument("--labels", type=Path, help="a label store of these answers (made if it is not there): brackets alpha from it alone")
+
+
+def add_sweep(steps):
+    """`sweep`: t8."""
+    step = add_step(steps, "sweep", "decode with each K, plain decoding beside it: measured and predicted speed-up (t8)")
+    step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
+    step.add_argument("--input", type=Path, help="JSON Lines of prompts (default: the 20 benchmark prompts)")
+    step.add_argument("--field", default="prompt")
+    step.add_argument("--sweep-k", type=numbers, help="the K to sweep, such as 1,2,3,4")
+    step.add_argument("--sweep-prompts", type=int)
+    step.add_argument("--sweep-tokens", type=int)
+    add_sampling(step)
+
+
+def add_say(steps):
+    """`say`: one prompt."""
+    step = add_step(steps, "say", "answer one prompt, speculatively or plainly")
+    step.add_argument("prompt")
+    step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
+    step.add_argument("--K", type=int, default=2, help="tokens proposed a round; 0 is plain decoding")
+    step.add_argument("--max-new-tokens", type=int)
+    add_sampling(step)
+
+
+def add_sampling(step):
+    """How tokens are chosen."""
+    step.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
+    step.add_argument("--top-k", type=int)
+    step.add_argument("--top-p", type=float)
+
+
+def add_generic_text(steps):
+    """`generic-text`: what to heal on."""
+    step = add_step(steps, "generic-text", "fetch generic text (addresses, Python documentation, dictionary) to heal a draft on", pair=False)
+    step.add_argument("--out", type=Path, default=CHECKPOINTS / "generic-text", help="folder for train.jsonl and heldout.jsonl")
+    step.add_argument("--source", type=Path, help="a folder of .txt of your own, instead of fetching")
+
+
+def add_heal(steps):
+    """`heal`: the off-the-shelf draft."""
+    step = add_step(steps, "heal", "make an off-the-shelf draft: some of the target's layers, trained on generic text (about 10 minutes on a large GPU)")
+    step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with train.jsonl and heldout.jsonl (see generic-text)")
+    step.add_argument("--out", type=Path, default=CHECKPOINTS / "healed", help="folder for the draft")
+    step.add_argument("--layers", type=numbers, default=(0, 1, 2, 29), help="which of the target's layers to keep")
+    step.add_argument("--steps", type=int, default=5700)
+    step.add_argument("--batch", type=int, default=32, help="rows of text a step")
+    step.add_argument("--length", type=int, default=512, help="tokens a row")
+    step.add_argument("--separator", type=int, default=0, help="the token id put between documents")
+    step.add_argument("--lr", type=float, default=2e-3)
+    step.add_argument("--bits", type=int, default=8, choices=(8, 32))
+
+
+def add_reference(steps):
+    """`reference`: what the course ships."""
+    step = add_step(steps, "reference", "make anew the files that the course ships: its answers, and the recorded run of the off-the-shelf draft")
+    step.add_argument("what", choices=("answers", "off-the-shelf"))
+    step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with heldout.jsonl, for off-the-shelf")
 
 
 def numbers(text):
     """Comma-separated whole numbers as a tuple."""
+    return _listed(text, int, "whole numbers such as 1,2,3")
+
+
+def decimals(text):
+    """Comma-separated numbers as a tuple."""
+    return _listed(text, float, "numbers such as 2,4")
+
+
+def _listed(text, kind, wanted):
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(kind(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 0,1,2") from None
-
-
-def generic_text(options):
-    """Fetch and clean generic text."""
-    from lessonlib.traffic.generic_text import write_generic_text
-
-    print("fetching and cleaning generic text: about a minute", flush=True)
-    for name, counts in write_generic_text(options.out, options.source).items():
-        print(f"  {name}: " + ", ".join(f"{source} {count:,} characters" for source, count in counts.items()))
-
-
-def heal(options):
-    """Make an off-the-shelf draft."""
-    from dataclasses import asdict
-
-    import torch
-
-    from lessonlib.distil.heal import heal as run, perplexity, text_rows
-    from lessonlib.distil.train import Recipe
-    from lessonlib.files import read_jsonl
-    from lessonlib.pair.draft_files import load_draft, save_draft
-    from lessonlib.pair.layers_draft import layers_draft
-    from lessonlib.pair.load import load_target, load_tokenizer
-    from lessonlib.pair.presets import preset
-
-    chosen = preset("tiny")
-    print(chosen, flush=True)
-    tokenizer, target = load_tokenizer(chosen), load_target(chosen)
-    rows, heldout = (text_rows(tokenizer, (row["text"] for row in read_jsonl(options.text / f"{name}.jsonl", "text")), options.length,
-                               separator=0) for name in ("train", "heldout"))
-    print(f"  generic text: {rows.numel():,} training tokens, {heldout.numel():,} held out", flush=True)
-    draft = layers_draft(target, options.layers)
-    recipe = Recipe(steps=options.steps, lr=options.lr, batch_size=options.batch, micro_batch=min(options.batch, 32), seed=options.seed,
-                    save_every=1000)
-    on_gpu = chosen.device == "cuda"
-    losses = run(draft, target, rows, recipe, checkpoint=options.out.with_suffix(".training"), dtype=torch.bfloat16 if on_gpu else torch.float32)
-    note = {"recipe": asdict(recipe), "training_tokens": rows.numel(), "tokens_seen": recipe.steps * options.batch * options.length,
-            "last_loss": sum(losses[-100:]) / len(losses[-100:])}
-    save_draft(draft.eval(), options.out, target, kind="off-the-shelf", bits=options.bits, healing=note)
-    shipped = load_draft(options.out, target)
-    for name, model in (("target", target), ("draft as saved", shipped)):
-        print(f"  perplexity on {heldout.numel():,} held-out tokens, {name}: {perplexity(model, heldout):.2f}", flush=True)
-    print(f"  {shown(options.out)} is the draft", flush=True)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {wanted}") from None

@@ -1,7 +1,6 @@
 """The whole course in one run: prompts, answers, labels, training, measurement, decoding, scoreboard; each step kept and gone on with."""
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -19,8 +18,8 @@ from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import offline_alpha
 from lessonlib.measure.sweep import sweep
 from lessonlib.pair.chat import chat_ids, end_of_turn_ids
-from lessonlib.pair.draft_files import load_draft, save_draft
-from lessonlib.pair.load import load_target, load_tokenizer
+from lessonlib.pair.draft_files import NOTE, load_draft, save_draft
+from lessonlib.pair.load import load_target, load_tokenizer, locate
 from lessonlib.pair.tokenizer_check import check_same_tokenizer
 from lessonlib.progress import duration
 from lessonlib.traffic.answers import Answers, generate, read_shipped
@@ -49,9 +48,8 @@ class Arm:
 class Lesson:
     """The pipeline of one preset, its files in one folder. Each step prints what it does; run again, it takes up what is there."""
 
-    def __init__(self, preset, folder=None, board=None):
-        self.preset, self.folder = preset, Path(folder or CHECKPOINTS / f"lesson-{preset.name}")
-        self.board = board
+    def __init__(self, preset, folder=None, field="prompt"):
+        self.preset, self.folder, self.field = preset, Path(folder or CHECKPOINTS / f"lesson-{preset.name}"), field
         self.clock = perf_counter()
 
     def say(self, text):
@@ -73,7 +71,7 @@ class Lesson:
         """Train and held-out prompts (t1), written beside the rest."""
         p, source = self.preset, None
         if p.prompts is not None:
-            source = ultrachat_prompts() if p.prompts.startswith("HuggingFaceH4/") else jsonl_prompts(p.prompts)
+            source = ultrachat_prompts() if p.prompts.startswith("HuggingFaceH4/") else jsonl_prompts(p.prompts, self.field)
         found = build_prompts(seed=p.seed, sources=source, show=False)
         write_prompts(found, self.folder)
         return found
@@ -124,7 +122,15 @@ class Lesson:
         """A draft as it is before any training: A the off-the-shelf one, B the truncated target; fp32, to be trained."""
         if shape == "B":
             return truncated_draft(self.target, self.preset.truncated_layers)
-        return load_draft(self.preset.draft, self.target, torch.float32)
+        return self.load(None, torch.float32)
+
+    def load(self, name=None, dtype=None):
+        """A draft by folder or name, the preset's separate one by default, its tokenizer checked if it comes from elsewhere."""
+        name = name or self.preset.draft
+        place = locate(name)
+        if not (isinstance(place, Path) and (place / NOTE).is_file()):  # a draft of our own making was checked when it was made
+            check_same_tokenizer(self.tokenizer, load_tokenizer(name))
+        return load_draft(name, self.target, dtype)
 
     def measure(self, draft, shape, training, sequences):
         """Offline alpha of a draft on held-out answers (t4), as an Arm."""
@@ -134,14 +140,11 @@ class Lesson:
 TRAININGS = (("B", "ce"), ("B", "kl"), ("A", "ce"), ("A", "kl"))
 
 
-def run_lesson(preset, folder=None, board=scoreboard.BOARD, trainings=TRAININGS):
-    """Run the whole pipeline of a preset, print its table and add a row to the scoreboard; returns the Arms and the Sweep."""
-    lesson = Lesson(preset, folder)
-    lesson.say(preset.describe())
+def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
+    """Run the whole pipeline of a Lesson, print its table and add a row to the scoreboard; returns the Arms and the Sweep."""
+    preset = lesson.preset
     lesson.say(f"machine: {scoreboard.machine()}; {scoreboard.versions()}; about {ESTIMATES.get(preset.name, 'an hour or more')}")
     tokenizer, target = lesson.tokenizer, lesson.target
-    if preset.name != "tiny":
-        check_same_tokenizer(tokenizer, load_tokenizer(preset.draft))
     lesson.say("prompts: building train and held-out sets")
     print(lesson.prompts.table(), flush=True)
     lesson.say(f"answers: {preset.train_prompts:,} to train on and {preset.heldout_prompts:,} held out, up to {preset.max_new_tokens} tokens each")

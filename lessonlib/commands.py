@@ -1,0 +1,187 @@
+"""What each subcommand of `python -m lessonlib` does, for the reader's own pair as for the course's."""
+
+from dataclasses import asdict, replace
+
+import torch
+
+from lessonlib.errors import LessonError
+from lessonlib.files import DATA, read_jsonl, shown, write_json
+from lessonlib.lesson import Lesson, run_lesson
+from lessonlib.pair.presets import preset
+
+
+def lesson_of(options):
+    """The Lesson that the common options describe: its preset with the given sizes, its folder."""
+    chosen = preset(options.preset, options.target, options.draft_model, options.prompts)
+    sizes = {name: getattr(options, name) for name in ("seed", "train_prompts", "heldout_prompts", "max_new_tokens", "train_steps", "batch_size",
+                                                       "sweep_prompts", "sweep_tokens", "sweep_k", "k") if getattr(options, name, None) is not None}
+    for name, value in sizes.items():
+        if name not in ("seed", "sweep_k") and value < 1:
+            raise LessonError(f"--{name.replace('_', '-')} cannot be {value}; give 1 or more.")
+    chosen = replace(chosen, **sizes)
+    print(chosen, flush=True)
+    return Lesson(chosen, options.folder, getattr(options, "field", "prompt"))
+
+
+def lesson(options):
+    """The whole pipeline."""
+    run_lesson(lesson_of(options), options.board)
+
+
+def prompts(options):
+    """Build the train and held-out prompts."""
+    made = lesson_of(options)
+    print(made.prompts.table())
+    print(f"  written to {shown(made.folder)}")
+
+
+def generate(options):
+    """Have the target answer prompts."""
+    from lessonlib.traffic.answers import generate as run
+    from lessonlib.traffic.engine import TransformersEngine
+
+    made = lesson_of(options)
+    texts = [row[options.field] for row in read_jsonl(options.input, options.field)][:options.limit]
+    bad = next((number for number, text in enumerate(texts, 1) if not isinstance(text, (str, list))), None)
+    if bad is not None:
+        raise LessonError(f'{shown(options.input)} row {bad}: the field "{options.field}" is no text; name the field that holds the prompt.')
+    run(made.target, made.tokenizer, texts, options.out, options.temperature, made.preset.max_new_tokens, made.preset.seed,
+        TransformersEngine(made.target, options.batch))
+    print(f"  written to {shown(options.out)}")
+
+
+def score(options):
+    """Label answers with the target's odds, and check their alignment."""
+    from lessonlib.labels.alignment import check_alignment
+    from lessonlib.labels.score_answers import score_answers
+    from lessonlib.traffic.answers import read_answers
+
+    made = lesson_of(options)
+    store = score_answers(made.target, read_answers(options.answers), options.out, made.preset.k, options.temperatures)
+    check = check_alignment(made.target, store)
+    size = sum(entry["labels"]["bytes"] for entry in store.manifest["shards"])
+    print(f"  {store.rows:,} positions, {size / store.rows:.1f} bytes each; re-read one by one they differ by {check.kl:.1e} nats "
+          f"(shifted by one row: {check.kl_late:.2f}); top-{store.k} mass {store.top_mass().mean():.3f}")
+
+
+def train(options):
+    """Train a draft on labels."""
+    from lessonlib.distil.distil import train_draft
+    from lessonlib.distil.losses import Objective
+    from lessonlib.distil.train import Recipe
+    from lessonlib.drafts.truncated import truncated_draft
+    from lessonlib.labels.store import LabelStore
+    from lessonlib.pair.draft_files import save_draft
+    from lessonlib.pair.tokenizer_check import model_fingerprint
+
+    objective = Objective(options.loss, T=options.T, beta=options.beta, ce_weight=options.ce_weight, renormalise=options.renormalise)
+    made = lesson_of(options)
+    p = made.preset
+    store = LabelStore(options.labels, expect={"target": model_fingerprint(made.target)})
+    draft = truncated_draft(made.target, options.layers) if options.layers else made.load(options.draft, torch.float32)
+    rate = options.lr or (p.truncated_learning_rate if options.layers else p.learning_rate)
+    recipe = Recipe(steps=p.train_steps, lr=rate, batch_size=p.batch_size, micro_batch=options.micro_batch, seed=p.seed)
+    losses = train_draft(draft, store, recipe, objective, checkpoint=options.out.with_name(options.out.name + ".training"), dtype=p.dtype)
+    save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if options.layers else "separate",
+               training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
+    print(f"  written to {shown(options.out)}")
+
+
+def alpha(options):
+    """Measure a draft offline on held-out answers."""
+    from lessonlib.labels.score_answers import score_answers
+    from lessonlib.measure.offline import alpha_bracket, offline_alpha
+    from lessonlib.traffic.answers import read_answers
+
+    made = lesson_of(options)
+    answers = read_answers(options.answers)
+    draft = made.load(options.draft)
+    found = offline_alpha(draft, made.target, answers.sequences(), options.T)
+    print(f"  {len(found.per_position):,} positions of {len(answers):,} answers, T = {options.T:g}")
+    for name, value in (("alpha", found.alpha), ("top-1", found.top1), ("KL(p || q), nats", found.kl)):
+        print(f"  {name:<18}{value}")
+    if options.labels:
+        store = score_answers(made.target, answers, options.labels, made.preset.k)
+        low, high = alpha_bracket(draft, store)
+        print(f"  from the labels alone, alpha at T = 1 lies between {low:.4f} and {high:.4f}")
+
+
+def sweep(options):
+    """Sweep K in the real decoder."""
+    from lessonlib.decode.drafter import Sampling
+    from lessonlib.measure.sweep import sweep as run
+    from lessonlib.pair.chat import chat_ids, end_of_turn_ids
+
+    made = lesson_of(options)
+    p = made.preset
+    texts = [row[options.field] for row in read_jsonl(options.input or DATA / "prompts_short.jsonl", options.field)][:p.sweep_prompts]
+    draft = made.load(options.draft)
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, torch.Generator().manual_seed(p.seed))
+    found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
+                end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling)
+    print(found.table())
+    print(f"  c = {found.costs.c:.3f}; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
+
+
+def say(options):
+    """Let the target answer one prompt, with a draft or alone."""
+    from lessonlib.decode.decoder import spec_sample
+    from lessonlib.pair.chat import chat_ids, end_of_turn_ids
+
+    made = lesson_of(options)
+    target = made.target
+    draft = made.load(options.draft) if options.K else None
+    found = spec_sample(target, draft, chat_ids(made.tokenizer, options.prompt), options.K, made.preset.max_new_tokens,
+                        end_of_turn_ids(made.tokenizer, target.generation_config), options.temperature, options.top_k, options.top_p,
+                        torch.Generator().manual_seed(made.preset.seed))
+    print(made.tokenizer.decode(found.tokens, skip_special_tokens=True))
+    print(f"  {len(found.tokens)} tokens in {found.rounds} rounds, {len(found.tokens) / found.seconds:.1f} tokens a second; "
+          f"kept of those tested, by position: {[round(share, 2) for share in found.conditional]}")
+
+
+def generic_text(options):
+    """Fetch and clean generic text."""
+    from lessonlib.traffic.generic_text import write_generic_text
+
+    print("fetching and cleaning generic text: about a minute", flush=True)
+    for name, counts in write_generic_text(options.out, options.source).items():
+        print(f"  {name}: " + ", ".join(f"{source} {count:,} characters" for source, count in counts.items()))
+
+
+def heal(options):
+    """Make an off-the-shelf draft out of some of the target's layers."""
+    from lessonlib.distil.heal import heal as run, perplexity, text_rows
+    from lessonlib.distil.train import Recipe
+    from lessonlib.pair.draft_files import load_draft, save_draft
+    from lessonlib.pair.layers_draft import layers_draft
+    from lessonlib.pair.tokenizer_check import model_fingerprint
+
+    made = lesson_of(options)
+    target, on_gpu = made.target, made.preset.device == "cuda"
+    rows, heldout = (text_rows(made.tokenizer, (row["text"] for row in read_jsonl(options.text / f"{name}.jsonl", "text")), options.length,
+                               separator=options.separator) for name in ("train", "heldout"))
+    print(f"  generic text: {rows.numel():,} training tokens, {heldout.numel():,} held out", flush=True)
+    draft = layers_draft(target, options.layers)
+    recipe = Recipe(steps=options.steps, lr=options.lr, batch_size=options.batch, micro_batch=min(options.batch, 32), seed=made.preset.seed, save_every=1000)
+    losses = run(draft, target, rows, recipe, checkpoint=options.out.with_name(options.out.name + ".training"),
+                 dtype=torch.bfloat16 if on_gpu else torch.float32)
+    save_draft(draft.eval(), options.out, target, kind="off-the-shelf", bits=options.bits, healing={
+        "recipe": asdict(recipe), "training_tokens": rows.numel(), "tokens_seen": recipe.steps * options.batch * options.length,
+        "last_loss": sum(losses[-100:]) / len(losses[-100:])})
+    found = {name: perplexity(model, heldout) for name, model in (("target", target), ("draft", load_draft(options.out, target)))}
+    write_json(options.out.with_name(options.out.name + ".perplexity.json"), {"heldout_tokens": heldout.numel(), "target_fingerprint": model_fingerprint(target), **found})
+    print(f"  perplexity on {heldout.numel():,} held-out tokens: target {found['target']:.2f}, draft as saved {found['draft']:.2f}")
+    print(f"  written to {shown(options.out)}")
+
+
+def reference(options):
+    """Make anew what the course ships."""
+    from lessonlib.reference import record_off_the_shelf, ship_answers
+
+    made = lesson_of(options)
+    if made.preset.name != "tiny":
+        raise LessonError("the files that the course ships belong to the tiny preset; add --preset tiny.")
+    if options.what == "answers":
+        ship_answers(made)
+    else:
+        record_off_the_shelf(made, options.text)

@@ -1,0 +1,72 @@
+"""The files that the course ships and the numbers it records, each with the commit and the command that made it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import torch
+
+from lessonlib.decode.decoder import Decoder
+from lessonlib.decode.drafter import Sampling
+from lessonlib.distil.heal import perplexity, text_rows
+from lessonlib.errors import LessonError
+from lessonlib.files import DATA, ROOT, read_json, read_jsonl, shown, write_json
+from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
+from lessonlib.measure import scoreboard
+from lessonlib.measure.offline import offline_alpha
+from lessonlib.pair.draft_files import load_draft
+from lessonlib.traffic.answers import Answers, write_shipped
+
+REFERENCE = DATA / "reference"
+SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}
+OPENINGS = ("The history of the city", "In the morning the farmer", "A good teacher", "The government of the United States", "Water is",
+            "The function returns", "When the war was over", "It is important to", "A small village", "The purpose of this module is")
+
+
+def provenance():
+    """The commit, command, machine and versions behind a recorded number."""
+    found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True)
+    if found.returncode:
+        raise LessonError("a recorded number must name its commit, and this folder is no git checkout; run the command in a clone.")
+    return {"commit": found.stdout.strip(), "command": "python -m lessonlib " + " ".join(sys.argv[1:]), "machine": scoreboard.machine(), "versions": scoreboard.versions()}
+
+
+def ship_answers(lesson):
+    """Draw (or go on drawing) the tiny preset's three runs of answers and write them to data/answers."""
+    lesson = Lesson(replace(lesson.preset, max_new_tokens=64), lesson.folder)
+    for name, count in SHIPPED.items():
+        rows = lesson.prompts.train if name == "train" else lesson.prompts.heldout
+        answers = lesson.draw(name, [row["prompt"] for row in rows[:count]])
+        write_shipped(Answers({**answers.header, **provenance()}, answers.rows), SHIPPED_ANSWERS / f"{name}.jsonl.gz")
+        print(f"  {shown(SHIPPED_ANSWERS / name)}.jsonl.gz: {len(answers):,} answers, {sum(len(row['resp_ids']) for row in answers.rows):,} tokens", flush=True)
+
+
+def record_off_the_shelf(lesson, text):
+    """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers, ten sentences."""
+    target, tokenizer = lesson.target, lesson.tokenizer
+    draft = load_draft(lesson.preset.draft, target)
+    rows = text_rows(tokenizer, (row["text"] for row in read_jsonl(text / "heldout.jsonl", "text")), 512, separator=0)
+    found = {}
+    for name in ("heldout", "heldout-greedy"):
+        measured = offline_alpha(draft, target, lesson.answers(name).sequences())
+        found[name] = {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), measured)}
+        found[name] |= {"answers": len(measured.lengths), "positions": len(measured.per_position)}
+    sentences = []
+    decoder = Decoder(draft)
+    for number, opening in enumerate(OPENINGS):
+        prompt = tokenizer(opening, add_special_tokens=False)["input_ids"]
+        written = decoder.decode(prompt, 0, 60, sampling=Sampling(0.6, top_p=0.9, generator=torch.Generator().manual_seed(number)))
+        sentences.append(first_sentence(opening + tokenizer.decode(written.tokens)))
+    result = {**provenance(), "healing": read_json(ROOT / "checkpoints" / "off-the-shelf" / "draft.json"),
+              "heldout_generic_tokens": rows.numel(), "perplexity": {"target": perplexity(target, rows), "draft": perplexity(draft, rows)},
+              "before_distillation": found, "sentences": sentences}
+    write_json(REFERENCE / "off_the_shelf.json", result)
+    print(json.dumps({key: result[key] for key in ("perplexity", "before_distillation", "sentences")}, indent=1, ensure_ascii=False))
+
+
+def first_sentence(text):
+    """`text` up to its first full stop, on one line."""
+    line = " ".join(text.split())
+    end = line.find(". ")
+    return line if end < 0 else line[: end + 1]
