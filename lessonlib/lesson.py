@@ -1,5 +1,6 @@
 """The whole course in one run: prompts, answers, labels, training, measurement, decoding, scoreboard; each step kept and gone on with."""
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +16,11 @@ from lessonlib.files import CHECKPOINTS, DATA, shown, write_json
 from lessonlib.labels.alignment import check_alignment
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.measure import scoreboard
-from lessonlib.measure.offline import offline_alpha
+from lessonlib.measure.offline import alpha_gain, offline_alphas
 from lessonlib.measure.sweep import sweep
 from lessonlib.pair.chat import chat_ids, end_of_turn_ids
 from lessonlib.pair.draft_files import NOTE, load_draft, save_draft
+from lessonlib.pair.layers_draft import cast_parameters
 from lessonlib.pair.load import load_target, load_tokenizer, locate
 from lessonlib.pair.tokenizer_check import check_same_tokenizer
 from lessonlib.progress import duration
@@ -116,13 +118,13 @@ class Lesson:
         name = f"{shape}-{objective.name}"
         train_draft(draft, store, recipe, objective, checkpoint=self.folder / f"{name}.training", dtype=p.dtype, label=f"training {name}")
         save_draft(draft, self.folder / name, self.target, kind=f"shape {shape}", training=objective.name)
-        return draft
+        return self.load(self.folder / name)
 
-    def fresh(self, shape):
-        """A draft as it is before any training: A the off-the-shelf one, B the truncated target; fp32, to be trained."""
-        if shape == "B":
-            return truncated_draft(self.target, self.preset.truncated_layers)
-        return self.load(None, torch.float32)
+    def fresh(self, shape, dtype=torch.float32):
+        """A draft as it is before any training: A the off-the-shelf one, B the truncated target; in fp32, to be trained, or another dtype."""
+        if shape == "A":
+            return self.load(None, dtype)
+        return cast_parameters(truncated_draft(self.target, self.preset.truncated_layers), dtype)
 
     def load(self, name=None, dtype=None):
         """A draft by folder or name, the preset's separate one by default, its tokenizer checked if it comes from elsewhere."""
@@ -132,11 +134,13 @@ class Lesson:
             check_same_tokenizer(self.tokenizer, load_tokenizer(name))
         return load_draft(name, self.target, dtype)
 
-    def measure(self, draft, shape, training, sequences):
-        """Offline alpha of a draft on held-out answers (t4), as an Arm."""
-        return Arm(shape, training, draft, offline_alpha(draft, self.target, sequences))
+    def measure(self, drafts, sequences):
+        """Offline alpha on held-out answers (t4) of drafts, a mapping from (shape, training): Arms."""
+        found = offline_alphas(list(drafts.values()), self.target, sequences)
+        return [Arm(shape, training, draft, result) for ((shape, training), draft), result in zip(drafts.items(), found)]
 
 
+UNTRAINED = "untrained"
 TRAININGS = (("B", "ce"), ("B", "kl"), ("A", "ce"), ("A", "kl"))
 
 
@@ -156,13 +160,12 @@ def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     sequences = heldout.sequences()
     lesson.say("labels: the target scores its own answers")
     store = lesson.labels()
-    shapes = list(dict.fromkeys(shape for shape, _ in trainings))
-    lesson.say("offline alpha before training")
-    arms = [lesson.measure(lesson.fresh(shape), shape, "untrained", sequences) for shape in shapes]
+    drafts = {(shape, UNTRAINED): lesson.fresh(shape, target.dtype) for shape, _ in trainings}
     for shape, objective in trainings:
         lesson.say(f"training draft {shape} with {objective}: {preset.train_steps} steps of {preset.batch_size} answers")
-        arms.append(lesson.measure(lesson.train(lesson.fresh(shape), shape, objective, store), shape, objective, sequences))
-        lesson.say(f"draft {arms[-1].name}: alpha {arms[-1].result.alpha}")
+        drafts[shape, objective] = lesson.train(lesson.fresh(shape), shape, objective, store)
+    lesson.say(f"offline alpha of {len(drafts)} drafts on {len(sequences)} held-out answers")
+    arms = lesson.measure(drafts, sequences)
     best = max(arms, key=lambda arm: arm.result.alpha)
     lesson.say(f"K sweep of draft {best.name} in the real decoder: {preset.sweep_prompts} held-out prompts, {preset.sweep_tokens} tokens, greedy")
     prompts = [chat_ids(tokenizer, row["prompt"]) for row in lesson.prompts.heldout[:preset.sweep_prompts]]
@@ -183,9 +186,14 @@ def summary(arms, swept, best):
     kinds = {"A": "separate small model", "B": "target's first layers"}
     lines = ["", "Held-out answers of the target, T = 1, whole vocabulary; 95 % intervals over answers:",
              "  draft                     training    alpha                    top-1                    KL(p||q), nats"]
-    for arm in sorted(arms, key=lambda arm: arm.shape):
+    arms = sorted(arms, key=lambda arm: arm.shape)
+    for arm in arms:
         alpha, top1, kl = arm.result[:3]
         lines.append(f"  {arm.shape} {kinds[arm.shape]:<23} {arm.training:<10}  {alpha!s:<23}  {top1!s:<23}  {kl}")
+    lines.append("  What each step gained in alpha, on the same positions:")
+    for before, after in itertools.combinations(arms, 2):
+        if before.shape == after.shape:
+            lines.append(f"  {after.shape} {before.training} -> {after.training}: {alpha_gain(after.result, before.result).signed()}")
     costs = swept.costs
     v = ", ".join(f"v({K}) = {value:.2f}" for K, value in costs.v.items() if K)
     lines += ["", f"Draft {best.name} in the real decoder, greedy, {swept.prompts} prompts; one target step {costs.target_seconds * 1e3:.1f} ms, "

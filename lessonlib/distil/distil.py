@@ -43,8 +43,8 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     The head and the loss run a chunk of rows at a time, so that never more than a chunk of logits is held; their gradient meets the
     body's in the hidden states. dtype: what matrix products run in.
     """
-    body, head = body_and_head(draft)
-    with torch.autocast(batch.ids.device.type, dtype=dtype, enabled=dtype != torch.float32):
+    with torch.autocast(batch.ids.device.type, dtype=dtype, enabled=dtype.itemsize < 4):
+        body, head = body_and_head(draft)
         hidden = body(batch.ids).flatten(0, 1)[batch.positions]
         leaf = hidden.detach().requires_grad_(True)
         total = torch.zeros((), device=leaf.device)
@@ -58,16 +58,18 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     return total
 
 
-def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=None, dtype=torch.float32, label=None, show=True):
+def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=None, dtype=None, label=None, show=True):
     """Train `draft` on a label store (t5, t6): cross-entropy on the target's text, or a divergence from its odds; returns the losses.
 
     store: LabelStore; recipe: Recipe; objective: Objective, its name, or None for "kl"; the rest as in `fit`. Sequences are drawn in an
-    order that the seed and the step alone decide, each once an epoch.
+    order that the seed and the step alone decide, each once an epoch. dtype: what matrix products run in, that of the draft's frozen
+    weights unless given; what trains is fp32 in any case.
     """
     objective = objective if isinstance(objective, Objective) else Objective(objective or "kl")
     if len(store) < recipe.batch_size:
         raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
     device = next(draft.parameters()).device
+    dtype = dtype or next((p.dtype for p in draft.parameters() if not p.requires_grad), torch.float32)
     size = recipe.micro_batch or recipe.batch_size
     per_epoch = len(store) // recipe.batch_size
 

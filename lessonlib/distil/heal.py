@@ -64,7 +64,7 @@ def heal(draft, target, rows, recipe, checkpoint=None, dtype=torch.float32, labe
         return [TextBatch(rows[part].long().to(device, non_blocking=True)) for part in chosen.split(size)]
 
     def backward(draft, batch, scale):
-        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
             with torch.no_grad():
                 teacher = target_body(batch.ids)[:, :-1].flatten(0, 1)
             hidden = draft.base_model(batch.ids, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)

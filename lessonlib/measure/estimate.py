@@ -21,6 +21,10 @@ class Estimate(float):
 
     __str__ = __repr__
 
+    def signed(self):
+        """The same with signs, for a difference."""
+        return f"{float(self):+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
 
 def ratio_estimate(numerators, denominators, seed=0):
     """Sum of numerators over sum of denominators, with a 95 % interval by resampling whole groups (sequences, prompts) with replacement.

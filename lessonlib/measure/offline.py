@@ -36,7 +36,6 @@ class OfflineAlpha(_Measured):
                 ([row[place] for row in rows if len(row) > place] for place in range(min(longest or max(self.lengths), max(self.lengths))))]
 
 
-@torch.inference_mode()
 def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
     """Measure a draft on text that the target wrote, with the true prefix at every position; returns OfflineAlpha.
 
@@ -44,29 +43,56 @@ def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
     depend on it). Whole vocabulary, fp32. Exact for the first proposal of a round, an approximation for later ones. Raises
     LessonError for sequences without response, T <= 0, or models that do not share a vocabulary. Built in notebook 05.
     """
+    return offline_alphas([draft], target, seqs, T, batch_tokens)[0]
+
+
+@torch.inference_mode()
+def offline_alphas(drafts, target, seqs, T=1.0, batch_tokens=4096):
+    """`offline_alpha` of several drafts on the same text, the target, which costs the most, reading it once; returns a list."""
     if not 0 < T < float("inf"):
         raise LessonError(f"offline alpha needs a temperature above 0, not {T}; for greedy serving read top1 instead.")
     seqs = [(list(prompt), list(resp)) for prompt, resp in seqs]
     if not seqs or any(not prompt or not resp for prompt, resp in seqs):
         raise LessonError("offline alpha needs sequences with at least one prompt token and one response token each; leave the others out.")
-    check_pair(target, draft)
-    columns = []
+    for draft in drafts:
+        check_pair(target, draft)
+    columns = [[] for _ in drafts]
     for batch in batches(seqs, batch_tokens):
-        lengths = [len(resp) for _, resp in batch]
-        halves = []
-        for model in (target, draft):
-            body, head = body_and_head(model)
-            ids = right_padded([[*prompt, *resp] for prompt, resp in batch], head.weight.device)
-            rows = response_rows([len(prompt) for prompt, _ in batch], lengths, ids.shape[1]).to(ids.device)
-            halves.append((head, body(ids).flatten(0, 1)[rows].split(CHUNK)))
-        (target_head, target_hidden), (draft_head, draft_hidden) = halves
-        columns += [_compare(target_head(p), draft_head(q), T) for p, q in zip(target_hidden, draft_hidden)]
+        target_head, target_hidden = _read(target, batch)
+        read = [_read(draft, batch) for draft in drafts]
+        for chunk, hidden in enumerate(target_hidden):
+            p_logits = target_head(hidden)
+            for column, (head, draft_hidden) in zip(columns, read):
+                column.append(_compare(p_logits, head(draft_hidden[chunk]).to(p_logits.device), T))
+    return [_summed(column, tuple(len(resp) for _, resp in seqs)) for column in columns]
+
+
+def _read(model, batch):
+    """(head, hidden states of the rows that predict response tokens, in chunks) of a model over a batch of (prompt, response) ids."""
+    body, head = body_and_head(model)
+    ids = right_padded([[*prompt, *resp] for prompt, resp in batch], head.weight.device)
+    rows = response_rows([len(prompt) for prompt, _ in batch], [len(resp) for _, resp in batch], ids.shape[1]).to(ids.device)
+    return head, body(ids).flatten(0, 1)[rows].split(CHUNK)
+
+
+def _summed(columns, lengths):
     overlap, top1, kl = (torch.cat(column).cpu().double().numpy() for column in zip(*columns))
-    lengths = tuple(len(resp) for _, resp in seqs)
     sums = [np.add.reduceat(column, np.cumsum((0, *lengths[:-1]))) for column in (overlap, top1, kl)]
     result = OfflineAlpha(*(ratio_estimate(column, lengths) for column in sums), overlap.astype(np.float32))
     result.lengths = lengths
     return result
+
+
+def alpha_gain(after, before):
+    """How much alpha two measurements (OfflineAlpha) of the same text differ, after - before, as an Estimate.
+
+    Both drafts saw the same positions, so the difference is resampled, not each alpha: what makes a text hard is the same for both and
+    drops out. Raises LessonError for measurements of different texts.
+    """
+    if after.lengths != before.lengths:
+        raise LessonError("a gain in alpha compares two drafts on the same text; measure both on the same sequences.")
+    difference = np.add.reduceat(after.per_position.astype(float) - before.per_position, np.cumsum((0, *after.lengths[:-1])))
+    return ratio_estimate(difference, after.lengths)
 
 
 def _compare(target_logits, draft_logits, T):
