@@ -1,0 +1,217 @@
+"""The K sweep: plain decoding is the baseline and measures 1.00, counts are the decoder's, times are held against a clock that cannot lie."""
+
+import math
+import statistics
+from time import perf_counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from lessonlib.decode import decoder as decoder_module
+from lessonlib.decode.decoder import Decoder, spec_greedy
+from lessonlib.decode.drafter import Block, Sampling
+from lessonlib.errors import LessonError
+from lessonlib.measure import costs as costs_module
+from lessonlib.measure.costs import step_costs
+from lessonlib.measure.speedup import speedup, speedup_by_position
+from lessonlib.measure.sweep import sweep
+from lessonlib.pair.step import CachedModel
+
+PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
+TARGET, DRAFT = 0.010, 0.003  # seconds a step on the false clock; each further token of a pass costs a tenth of a step more
+
+
+def llama(seed=0, layers=2, vocabulary=64):
+    torch.manual_seed(seed)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4,
+                                        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2)).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return llama()
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """A target and its copy whose forward passes alone move the clock that decoder and costs read."""
+    clock = SimpleNamespace(now=0.0)
+    for module in (decoder_module, costs_module):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock.now)
+    models = []
+    for step, further in ((TARGET, TARGET / 10), (DRAFT, 0.0)):
+        model = llama()
+        model.register_forward_pre_hook(lambda model, args, step=step, further=further:
+                                        setattr(clock, "now", clock.now + step + further * (args[0].shape[1] - 1)))
+        models.append(model)
+    return models
+
+
+class AlwaysWrong:
+    """A drafter that is no model and never right."""
+
+    def __init__(self, target):
+        self.target = Decoder(target)
+
+    def reset(self, prompt_ids, sampling):
+        self.text, self.written = self.target.decode(prompt_ids, 0, 40).tokens, 0
+
+    def propose(self, K):
+        return Block((torch.tensor(self.text[self.written:self.written + 1]) + 1).remainder(64).repeat(K))
+
+    def observe(self, tokens):
+        self.written += len(tokens)
+
+
+def test_measured_and_predicted_are_the_formula_when_nothing_else_takes_time(timed):
+    found = sweep(*timed, PROMPTS, (1, 2, 4), 30, show=False)
+    assert found.costs.target_seconds == pytest.approx(TARGET) and found.costs.draft_seconds == pytest.approx(DRAFT)
+    assert found.costs.c == pytest.approx(0.3)
+    assert found.costs.v == pytest.approx({0: 1.0, 1: 1.1, 2: 1.2, 4: 1.4})
+    assert [row.K for row in found.rows] == [0, 1, 2, 4] and found.prompts == 3
+    for row, formula in zip(found.rows, (1.0, 2 / 1.4, 3 / 1.8, 5 / 2.6)):
+        assert row.speedup == pytest.approx(formula) and (row.speedup.low, row.speedup.high) == pytest.approx((formula, formula))
+        assert row.predicted == pytest.approx(formula) and row.predicted_by_position == pytest.approx(formula)
+        assert row.tokens_per_second == pytest.approx(formula / TARGET)
+        assert row.identical == 3
+    assert found.best.K == 4
+
+
+def test_a_draft_that_is_never_right_measures_the_slow_down_that_is_predicted(timed):
+    target, draft = timed
+    other = llama(seed=7)
+    draft.load_state_dict(other.state_dict())
+    found = sweep(target, draft, PROMPTS, (3,), 40, show=False)
+    row = found.rows[1]
+    assert row.counts.per_tested < 0.1 and row.identical == 3
+    assert row.speedup == pytest.approx(row.counts.tokens_per_round / (3 * 0.3 + 1.3), rel=1e-6)
+    assert row.speedup < 0.6 and row.speedup.low <= row.speedup <= row.speedup.high
+    assert row.predicted == pytest.approx(row.speedup, rel=0.05) and row.predicted_by_position == pytest.approx(row.speedup, rel=0.05)
+
+
+def test_the_prompt_is_read_outside_the_time_of_the_rounds(timed):
+    target, draft = timed
+    short, long = (spec_greedy(target, draft, [1] * n, 2, 9) for n in (2, 50))
+    assert short.seconds == pytest.approx(long.seconds) == pytest.approx(3 * (1.2 * TARGET + 2 * DRAFT))
+    assert short.prefill_seconds == pytest.approx(TARGET + DRAFT)
+    assert long.prefill_seconds == pytest.approx(TARGET * (1 + 4.8) + DRAFT)
+
+
+def test_counts_are_those_of_the_decoder(target):
+    draft, Ks = llama(layers=1), (3, 1, 3)
+    found = sweep(target, draft, PROMPTS, Ks, 20, eos_token_ids=(11,), show=False)
+    assert [row.K for row in found.rows] == [0, 1, 3]
+    for row in found.rows:
+        results = [spec_greedy(target, draft, prompt, row.K, 20, eos_token_ids=(11,)) for prompt in PROMPTS]
+        assert row.counts.tokens == sum((result.tokens for result in results), [])
+        assert row.counts.rounds == sum(result.rounds for result in results)
+        assert row.counts.accepted == [sum(column) for column in zip(*(result.accepted for result in results))]
+        assert row.identical == 3
+        if row.K:
+            assert row.predicted == speedup(row.counts.per_tested, row.K, found.costs.c, found.costs.v)
+            reached = [0.0 if math.isnan(share) else share for share in row.counts.conditional]
+            assert row.predicted_by_position == speedup_by_position(reached, found.costs.c, found.costs.v)
+
+
+def test_the_plain_row_is_one_by_construction_and_stands_beside_every_sweep(target):
+    row = sweep(target, llama(layers=1), PROMPTS, (2,), 10, show=False).rows[0]
+    assert (row.K, row.speedup, row.speedup.low, row.speedup.high, row.predicted, row.predicted_by_position) == (0, 1, 1, 1, 1, 1)
+    assert row.counts.rounds == len(row.counts.tokens) == 30 and row.counts.tokens_per_round == 1
+    assert math.isnan(row.counts.per_tested)
+
+
+def test_one_prompt_alone_has_no_interval(target):
+    row = sweep(target, target, PROMPTS[:1], (2,), 10, show=False).rows[1]
+    assert row.speedup > 0 and math.isnan(row.speedup.low) and math.isnan(row.speedup.high)
+
+
+def test_a_drafter_that_is_no_model_costs_nothing_by_the_formula(target):
+    found = sweep(target, AlwaysWrong(target), PROMPTS, (2,), 15, show=False)
+    assert found.costs.c == 0 and found.costs.draft_seconds == 0
+    row = found.rows[1]
+    assert row.counts.accepted == [0, 0] and row.counts.tested == [45, 0] and row.identical == 3
+    assert row.predicted == pytest.approx(1 / found.costs.v[2])
+
+
+def test_sampled_sweeps_compare_time_a_token(target):
+    sampling = Sampling(1.5, generator=torch.Generator().manual_seed(0))
+    found = sweep(target, target, PROMPTS, (2,), 20, eos_token_ids=tuple(range(5)), sampling=sampling, show=False)
+    row = found.rows[1]
+    assert row.counts.per_tested > 0.99 and row.identical < 3 and row.speedup > 0
+    assert len(row.counts.tokens) != len(found.rows[0].counts.tokens)
+
+
+def test_the_table_has_a_line_for_every_row(target):
+    lines = sweep(target, target, PROMPTS, (1, 2), 10, show=False).table().splitlines()
+    assert len(lines) == 4 and "nan" not in "".join(lines)
+    assert [line.split()[0] for line in lines] == ["K", "0", "1", "2"]
+    assert lines[1].split()[2] == "1.00x" and lines[3].endswith("1.00 1.00")
+
+
+def test_progress_is_shown_unless_told_otherwise(target, capsys):
+    sweep(target, target, PROMPTS[:1], (1,), 4, show=False)
+    assert capsys.readouterr() == ("", "")
+    sweep(target, target, PROMPTS[:1], (1,), 4)
+    shown = capsys.readouterr()
+    assert "sweep" in shown.out + shown.err
+
+
+# The real clock: wide bands, many turns
+
+def plain_seconds(target, n=24):
+    return Decoder(target).decode(PROMPTS[0], 0, n).seconds
+
+
+def by_hand(target, n=24):
+    """Plain decoding with nothing around it."""
+    step, token = CachedModel(target), torch.tensor(PROMPTS[0][-1:])
+    step.read(PROMPTS[0][:-1])
+    start = perf_counter()
+    for _ in range(n):
+        token = step.run(token).argmax(-1)
+        token.item()
+    return perf_counter() - start
+
+
+@pytest.mark.parametrize("other", [plain_seconds, by_hand])
+def test_plain_decoding_takes_as_long_again_and_as_long_as_a_bare_loop(target, other):
+    plain_seconds(target), other(target)
+    ratios = []
+    for _ in range(15):
+        first, second = plain_seconds(target), other(target)
+        ratios.append(first / second)
+    assert 0.6 < statistics.median(ratios) < 1.6
+
+
+def test_costs_are_ratios_to_one_step(target):
+    found = step_costs(target, llama(layers=1), (1, 4), prefix=20, repeats=15)
+    assert found.v[0] == 1 and set(found.v) == {0, 1, 4}
+    assert found.c == found.draft_seconds / found.target_seconds
+    assert 0.05 < found.c < 5 and all(0.2 < v < 20 for v in found.v.values())  # the false clock shows them exact; a busy machine is another thing
+    alone = step_costs(target, None, (2,), prefix=20, repeats=3)
+    assert alone.c == alone.draft_seconds == 0 and alone.v[0] == 1
+
+
+def test_the_prefix_shrinks_to_the_models_positions():
+    """GPT-2 has a learned vector for each position and breaks beyond the last."""
+    small, large = (GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=n)).eval() for n in (12, 200))
+    for target, draft in ((small, None), (large, small), (small, large)):
+        assert step_costs(target, draft, (3, 8), repeats=1).v[0] == 1
+
+
+# What is refused
+
+@pytest.mark.parametrize("Ks", [(), (0,), (0, 1), (-1,), (1.5,), (2.0,), (True,), (None,), ("2",)])
+def test_numbers_of_proposals_that_mean_nothing_are_refused(target, Ks):
+    with pytest.raises(LessonError, match="each 1 or more, not"):
+        sweep(target, target, PROMPTS, Ks, 4, show=False)
+
+
+def test_other_things_that_cannot_work_are_refused(target):
+    for arguments, words in (((target, target, [], (1,), 4), "at least one prompt"), ((target, target, PROMPTS, (1,), 0), "cannot time 0 new tokens"),
+                             ((target, None, PROMPTS, (1,), 4), "K = 1 needs a draft"), ((target, llama(vocabulary=65), PROMPTS, (1,), 4), "64 tokens and the draft 65"),
+                             ((target, target, [[99]], (1,), 4), "id 99"), ((target, target, [[1] * 250], (1,), 10), "do not fit")):
+        with pytest.raises(LessonError, match=words):
+            sweep(*arguments, show=False)
