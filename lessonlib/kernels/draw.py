@@ -11,6 +11,6 @@ def draw(weights, uniforms):
     """
     cdf = weights.cumsum(-1, dtype=torch.float64)
     total = cdf[..., -1:]
-    # rounding may carry u * total up to the total itself, which would name an entry past the last positive one
+    # a number that was rounded up to 1 on its way here (to fp32, say) would name an entry past the last positive one
     point = torch.minimum(uniforms[..., None].double() * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cdf, point, right=True)[..., 0]

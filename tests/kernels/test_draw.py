@@ -18,6 +18,7 @@ def test_an_event_of_weight_0_is_never_drawn_even_at_the_ends(weights, first, la
     weights = torch.tensor(weights, dtype=dtype)
     assert draw(weights, torch.tensor(0.0, dtype=torch.float64)) == first
     assert draw(weights, torch.tensor(LAST, dtype=torch.float64)) == last
+    assert draw(weights, torch.tensor(LAST, dtype=torch.float32)) == last  # which rounds it to 1
     drawn = draw(weights.expand(10_000, -1), torch.rand(10_000, dtype=torch.float64))
     assert (weights[drawn] > 0).all()
 
