@@ -252,3 +252,15 @@ def test_bf16_products_train_fp32_weights(target, store):
     assert {p.dtype for p in draft.parameters() if p.requires_grad} == {torch.float32}
     exact = train_draft(truncated_draft(target, 1), store, Recipe(steps=20, lr=1e-2), "kl", show=False)
     assert losses[0] != exact[0] and losses[0] == pytest.approx(exact[0], rel=.05)
+
+
+def test_a_draft_over_a_low_precision_target_trains_in_that_precision_with_fp32_weights(target, tmp_path):
+    low = tiny(sharp=3, layers=3).to(torch.bfloat16)
+    draft, kept = truncated_draft(low, 1), []
+    labels = store_of(low, SEQS, tmp_path, k=8)
+    draft.lm_head.register_forward_hook(lambda module, args, output: kept.append(output.dtype))
+    losses = train_draft(draft, labels, Recipe(steps=20, lr=1e-2), "kl", show=False)
+    assert losses[-1] < losses[0] and set(kept) == {torch.bfloat16}
+    assert {p.dtype for p in draft.parameters() if p.requires_grad} == {torch.float32}
+    exact = train_draft(truncated_draft(target, 1), store_of(target, SEQS, tmp_path / "exact", k=8), Recipe(steps=20, lr=1e-2), "kl", show=False)
+    assert losses[0] == pytest.approx(exact[0], rel=.05)

@@ -13,7 +13,7 @@ from lessonlib.errors import LessonError
 from lessonlib.labels.scorer import score
 from lessonlib.labels.store import LabelStore, StoreWriter
 from lessonlib.measure import offline
-from lessonlib.measure.offline import alpha_bracket, offline_alpha
+from lessonlib.measure.offline import alpha_bracket, alpha_gain, offline_alpha, offline_alphas
 from lessonlib.pair.layers_draft import layers_draft
 
 SEQS = sequences(14)
@@ -113,6 +113,36 @@ def test_alpha_at_each_place_in_the_answer():
     assert places[0].low < places[0] < places[0].high
     for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
         assert again.lengths == found.lengths and again.alpha == found.alpha and again.alpha.low == found.alpha.low
+
+
+def test_several_drafts_are_measured_with_one_reading_of_the_target(monkeypatch):
+    target, draft = pair("llama")
+    drafts, read = [draft, tiny(seed=2, sharp=2), target], []
+    alone = [offline_alpha(one, target, SEQS, batch_tokens=60) for one in drafts]
+    real = offline._read
+    monkeypatch.setattr(offline, "_read", lambda model, batch: read.append(model) or real(model, batch))
+    together = offline_alphas(drafts[:2], target, SEQS, batch_tokens=60)
+    assert read.count(target) == read.count(draft) > 1 and len(together) == 2
+    for one, other in zip(alone, together):
+        assert one[:3] == other[:3] and (one.per_position == other.per_position).all() and one.lengths == other.lengths
+    with pytest.raises(LessonError, match="61 tokens and the draft 62"):
+        offline_alphas([draft, tiny(vocab=62)], target, SEQS)
+
+
+def test_a_gain_is_the_difference_with_an_interval_of_its_own():
+    target, draft = pair("llama")
+    worse = layers_draft(target, (0, 2))
+    for parameter in worse.model.layers.parameters():
+        parameter.data.add_(torch.randn_like(parameter), alpha=.01)
+    seqs = sequences(60)
+    after, before = offline_alphas([draft, worse], target, seqs)
+    gain, loss = alpha_gain(after, before), alpha_gain(before, after)
+    assert gain == pytest.approx(after.alpha - before.alpha, abs=1e-7) == -loss and gain.low < gain < gain.high
+    assert gain.high - gain.low < .5 * (after.alpha.high - after.alpha.low)  # what makes a text hard drops out
+    assert (loss.low, loss.high) == pytest.approx((-gain.high, -gain.low), abs=1e-12)
+    assert alpha_gain(after, after) == 0 and alpha_gain(after, after).signed() == "+0.0000 [+0.0000, +0.0000]"
+    with pytest.raises(LessonError, match="the same text"):
+        alpha_gain(after, offline_alpha(draft, target, seqs[1:]))
 
 
 @pytest.mark.parametrize("T", [0.0, -1.0, math.inf, math.nan])
