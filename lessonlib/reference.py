@@ -1,10 +1,10 @@
 """The files that the course ships and the numbers it records, each with the commit and the command that made it."""
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from lessonlib.decode.decoder import Decoder
@@ -20,6 +20,7 @@ from lessonlib.traffic.answers import Answers, write_shipped
 
 REFERENCE = DATA / "reference"
 SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}
+PERPLEXITY_ROWS = 64  # of 512 tokens each
 OPENINGS = ("The history of the city", "In the morning the farmer", "A good teacher", "The government of the United States", "Water is",
             "The function returns", "When the war was over", "It is important to", "A small village", "The purpose of this module is")
 
@@ -44,14 +45,17 @@ def ship_answers(lesson):
 
 def record_off_the_shelf(lesson, text):
     """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers, ten sentences."""
+    lesson = Lesson(replace(lesson.preset, heldout_prompts=SHIPPED["heldout"]), lesson.folder)
     target, tokenizer = lesson.target, lesson.tokenizer
     draft = load_draft(lesson.preset.draft, target)
-    rows = text_rows(tokenizer, (row["text"] for row in read_jsonl(text / "heldout.jsonl", "text")), 512, separator=0)
+    text_held_out = text_rows(tokenizer, (row["text"] for row in read_jsonl(text / "heldout.jsonl", "text")), 512, separator=0)[:PERPLEXITY_ROWS]
     found = {}
     for name in ("heldout", "heldout-greedy"):
         measured = offline_alpha(draft, target, lesson.answers(name).sequences())
         found[name] = {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), measured)}
-        found[name] |= {"answers": len(measured.lengths), "positions": len(measured.per_position)}
+        rows = np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])
+        found[name] |= {"positions": len(measured.per_position), "alpha_by_answer": [round(row.mean(), 4) for row in rows],
+                        "answer_lengths": list(measured.lengths)}
     sentences = []
     decoder = Decoder(draft)
     for number, opening in enumerate(OPENINGS):
@@ -59,10 +63,14 @@ def record_off_the_shelf(lesson, text):
         written = decoder.decode(prompt, 0, 60, sampling=Sampling(0.6, top_p=0.9, generator=torch.Generator().manual_seed(number)))
         sentences.append(first_sentence(opening + tokenizer.decode(written.tokens)))
     result = {**provenance(), "healing": read_json(ROOT / "checkpoints" / "off-the-shelf" / "draft.json"),
-              "heldout_generic_tokens": rows.numel(), "perplexity": {"target": perplexity(target, rows), "draft": perplexity(draft, rows)},
+              "heldout_generic_tokens": text_held_out.numel(),
+              "perplexity": {name: perplexity(model, text_held_out) for name, model in (("target", target), ("draft", draft))},
               "before_distillation": found, "sentences": sentences}
     write_json(REFERENCE / "off_the_shelf.json", result)
-    print(json.dumps({key: result[key] for key in ("perplexity", "before_distillation", "sentences")}, indent=1, ensure_ascii=False))
+    print(f"  perplexity on {text_held_out.numel():,} tokens of held-out generic text: target {result['perplexity']['target']:.1f}, draft {result['perplexity']['draft']:.1f}")
+    for name, values in found.items():
+        print(f"  {name} answers: " + ", ".join(f"{key} {values[key]['value']:.4f} [{values[key]['low']:.4f}, {values[key]['high']:.4f}]" for key in ("alpha", "top1", "kl")))
+    print("\n".join(f"  {sentence}" for sentence in sentences))
 
 
 def first_sentence(text):
