@@ -6,7 +6,7 @@ import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.files import DATA, read_jsonl, shown, write_json
-from lessonlib.lesson import Lesson, run_lesson
+from lessonlib.lesson import Lesson, recipe_of, run_lesson
 from lessonlib.pair.presets import preset
 
 
@@ -18,6 +18,8 @@ def lesson_of(options):
     for name, value in sizes.items():
         if name not in ("seed", "sweep_k") and value < 1:
             raise LessonError(f"--{name.replace('_', '-')} cannot be {value}; give 1 or more.")
+    if "train_steps" in sizes:
+        sizes["separate_steps"] = sizes["train_steps"]
     chosen = replace(chosen, **sizes)
     print(chosen, flush=True)
     return Lesson(chosen, options.folder, getattr(options, "field", "prompt"))
@@ -68,7 +70,6 @@ def train(options):
     """Train a draft on labels."""
     from lessonlib.distil.distil import train_draft
     from lessonlib.distil.losses import Objective
-    from lessonlib.distil.train import Recipe
     from lessonlib.drafts.truncated import truncated_draft
     from lessonlib.labels.store import LabelStore
     from lessonlib.pair.draft_files import save_draft
@@ -79,8 +80,8 @@ def train(options):
     p = made.preset
     store = LabelStore(options.labels, expect={"target": model_fingerprint(made.target)})
     draft = truncated_draft(made.target, options.layers) if options.layers else made.load(options.draft, torch.float32)
-    rate = options.lr or (p.truncated_learning_rate if options.layers else p.learning_rate)
-    recipe = Recipe(steps=p.train_steps, lr=rate, batch_size=p.batch_size, micro_batch=options.micro_batch, seed=p.seed)
+    recipe = replace(recipe_of(p, "B" if options.layers else "A"), micro_batch=options.micro_batch)
+    recipe = replace(recipe, lr=options.lr or recipe.lr)
     losses = train_draft(draft, store, recipe, objective, checkpoint=options.out.with_name(options.out.name + ".training"), dtype=p.dtype)
     save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if options.layers else "separate",
                training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})

@@ -113,8 +113,7 @@ class Lesson:
         """Train a draft (t5, t6) with one objective and keep it; a finished training is loaded again."""
         p = self.preset
         objective = Objective(objective) if isinstance(objective, str) else objective
-        lr = p.truncated_learning_rate if shape == "B" else p.learning_rate
-        recipe = Recipe(steps=p.train_steps, lr=lr, batch_size=p.batch_size, seed=p.seed)
+        recipe = recipe_of(p, shape)
         name = f"{shape}-{objective.name}"
         train_draft(draft, store, recipe, objective, checkpoint=self.folder / f"{name}.training", dtype=p.dtype, label=f"training {name}")
         save_draft(draft, self.folder / name, self.target, kind=f"shape {shape}", training=objective.name)
@@ -140,6 +139,12 @@ class Lesson:
         return [Arm(shape, training, draft, result) for ((shape, training), draft), result in zip(drafts.items(), found)]
 
 
+def recipe_of(preset, shape):
+    """The Recipe of a preset for draft shape A (separate) or B (truncated)."""
+    steps, rate = (preset.train_steps, preset.truncated_learning_rate) if shape == "B" else (preset.separate_steps, preset.learning_rate)
+    return Recipe(steps=steps, lr=rate, batch_size=preset.batch_size, seed=preset.seed)
+
+
 UNTRAINED = "untrained"
 TRAININGS = (("B", "ce"), ("B", "kl"), ("A", "ce"), ("A", "kl"))
 
@@ -162,7 +167,7 @@ def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     store = lesson.labels()
     drafts = {(shape, UNTRAINED): lesson.fresh(shape, target.dtype) for shape, _ in trainings}
     for shape, objective in trainings:
-        lesson.say(f"training draft {shape} with {objective}: {preset.train_steps} steps of {preset.batch_size} answers")
+        lesson.say(f"training draft {shape} with {objective}: {recipe_of(preset, shape).steps} steps of {preset.batch_size} answers")
         drafts[shape, objective] = lesson.train(lesson.fresh(shape), shape, objective, store)
     lesson.say(f"offline alpha of {len(drafts)} drafts on {len(sequences)} held-out answers")
     arms = lesson.measure(drafts, sequences)
@@ -210,7 +215,7 @@ def record(lesson, best, swept, board):
     """Add this run's row to the scoreboard."""
     row, preset = swept.best, lesson.preset
     scoreboard.add_row({
-        "pair": preset.target, "draft": best.shape, "training": f"{best.training}, {preset.train_steps} steps", "alpha [95 %]": best.result.alpha,
+        "pair": preset.target, "draft": best.shape, "training": best.training if best.training == UNTRAINED else f"{best.training}, {recipe_of(preset, best.shape).steps} steps", "alpha [95 %]": best.result.alpha,
         "top-1": f"{best.result.top1:.3f}", "K": row.K, "c": f"{swept.costs.c:.2f}", "v(K)": f"{swept.costs.v[row.K]:.2f}",
         "tokens/round": f"{row.counts.tokens_per_round:.2f}", "predicted": f"{row.predicted:.2f}x",
         "measured [95 %]": f"{row.speedup:.2f}x [{row.speedup.low:.2f}, {row.speedup.high:.2f}]",

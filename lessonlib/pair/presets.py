@@ -22,11 +22,12 @@ class Preset:
     dtype: torch.dtype = torch.float32
     reason: str = ""
     seed: int = 0
-    train_prompts: int = 960
+    train_prompts: int = 480
     heldout_prompts: int = 64
     max_new_tokens: int = 64
     k: int = 64  # logits stored a position
-    train_steps: int = 120
+    train_steps: int = 120  # of the truncated draft, which starts from nothing
+    separate_steps: int = 60  # of the separate draft, which can write already
     batch_size: int = 8  # sequences a step
     learning_rate: float = 3e-4  # of the separate draft: it can write already, large steps would make it forget how
     truncated_layers: int = 4
@@ -47,7 +48,7 @@ TINY = Preset("tiny", "SmolLM2-135M-Instruct", "off-the-shelf")
 # 10,000 answers of some 200 tokens, 16 a step: 1,250 steps see every answer twice.
 SPARK = Preset("spark", "meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct",
                prompts="HuggingFaceH4/ultrachat_200k", train_prompts=10_000, heldout_prompts=500, max_new_tokens=256,
-               train_steps=1_250, batch_size=16, learning_rate=1e-5, truncated_learning_rate=1e-4,
+               train_steps=1_250, separate_steps=1_250, batch_size=16, learning_rate=1e-5, truncated_learning_rate=1e-4,
                sweep_prompts=20, sweep_tokens=256, sweep_k=(1, 2, 3, 4, 5, 6, 7, 8))
 PRESETS = {"tiny": TINY, "spark": SPARK,
            "spark-open": replace(SPARK, name="spark-open", target="Qwen/Qwen3-8B", draft="Qwen/Qwen3-0.6B"),
