@@ -154,7 +154,7 @@ class Decoder:
         result.rounds += 1
         for i in range(proposed):
             result.proposed[i] += 1
-            if i <= kept and i < emitted:
+            if i < emitted:  # never more than kept + 1
                 result.tested[i] += 1
                 result.accepted[i] += i < kept
 

@@ -59,6 +59,17 @@ def test_plain_decoding_is_the_greedy_loop(target, truth):
     assert result.seconds > 0 and result.prefill_seconds > 0
 
 
+def test_plain_decoding_leaves_a_drafter_alone(target, truth):
+    assert spec_greedy(target, Untouchable(), PROMPT, 0, 10).tokens == truth[:10]
+
+
+class Untouchable:
+    def reset(self, *_):
+        raise AssertionError("plain decoding needs no drafter")
+
+    propose = observe = reset
+
+
 def test_a_prompt_of_one_token_whose_first_round_is_wholly_rejected(tiny, target):
     for token in range(8):
         plain = tiny.greedy_without_cache(target, [[token]], 20)[0][0]
@@ -311,7 +322,7 @@ def test_in_bf16_the_first_difference_is_a_near_tie(tiny):
     """A verifying pass adds up in another order than a step; exactness is proved in fp32 and float64, this bounds the harm in bf16."""
     target = tiny.llama(kind=LlamaForCausalLM).bfloat16()
     draft, gaps = tiny.disturbed(target, 0.1), []
-    for start in range(16):
+    for start in range(6):
         seen = []
         plain = Decoder(target).decode([start], 0, 60, on_round=lambda *found: seen.append(found[4][0].float()))
         text = spec_greedy(target, draft, [start], 4, 60).tokens
