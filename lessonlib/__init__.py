@@ -3,7 +3,12 @@
 The public names, each loaded when it is first used, so that a script that needs one does not wait for all.
 """
 
+import os
 from importlib import import_module
+
+# Threads that wait for each other by spinning are quick on an idle machine and ruinous on a shared one: with one other busy process on two
+# cores a decoding step took 1,525 ms instead of 73. It must be said before torch is imported; what the reader has set stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOMES = {
     "LessonError": "errors",
