@@ -34,7 +34,8 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lesson")
     log = folder / "stopped.log"
     with open(log, "w") as output:
-        process = subprocess.Popen([*command(folder)], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True)
+        process = subprocess.Popen([*command(folder)], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT,
+                                   preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # a background job inherits it ignored
         # the first training's checkpoint does not exist before its end or an interruption: wait for its announcement
         while process.poll() is None and "training draft B with kl" not in log.read_text():
             time.sleep(0.1)
