@@ -126,6 +126,16 @@ def test_a_draft_equal_to_the_target_is_always_kept(dtype, coin):
         assert kept == 1
 
 
+def test_a_rejection_that_leaves_no_residual_falls_back_on_the_target():
+    """Rounding can leave p below q everywhere by a last digit; what is drawn then is still a token, and one the target may say."""
+    q = torch.tensor([[0.0, 0.4, 0.6, 0.0]])
+    p = torch.nextafter(q, -q).clamp_min(0).expand(2, 4)
+    assert (p <= q).all() and (p < q).any()
+    for u in (0.0, 0.5, 1 - 2**-53):
+        kept, following = accept(p, q, torch.tensor([2]), torch.tensor([1 - 2**-53, u], dtype=torch.float64))
+        assert kept == 0 and following in (1, 2)
+
+
 @pytest.mark.parametrize("coin", [0.0, 0.3, 1 - 2**-53])
 def test_what_the_target_never_says_is_never_kept_and_never_drawn(coin):
     p = torch.tensor([[0.0, 0.4, 0.6, 0.0], [0.25, 0.25, 0.25, 0.25]])

@@ -51,6 +51,23 @@ def test_a_cache_of_three_tokens_keeps_what_is_asked(keep, left):
     assert grown[0, 0, :, 0].tolist() == [1.0, 2.0, 3.0][:left] + [9.0]
 
 
+@pytest.mark.parametrize("keep, asked", [(2, [-1]), (0, [-3]), (-2, [-3]), (3, []), (7, [])])
+def test_a_cache_is_asked_only_for_what_every_release_can_do(keep, asked):
+    """Negative counts no larger than the cache: others mean different things in different releases, or are refused."""
+    class Recorder:
+        def __init__(self):
+            self.calls = []
+
+        def get_seq_length(self):
+            return 3
+
+        def crop(self, count):
+            self.calls.append(count)
+
+    rollback(recorder := Recorder(), keep)
+    assert recorder.calls == asked
+
+
 def test_rolling_back_an_empty_cache_is_no_error():
     for cache in (DynamicCache(), cache_of(3)):
         rollback(cache, 0)
