@@ -164,7 +164,7 @@ def add_heal(steps):
 def add_reference(steps):
     """`reference`: what the course ships."""
     step = add_step(steps, "reference", "make anew the files that the course ships: its answers, and the recorded run of the off-the-shelf draft")
-    step.add_argument("what", choices=("answers", "off-the-shelf"))
+    step.add_argument("what", choices=("answers", "off-the-shelf", "sentences"))
     step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with heldout.jsonl, for off-the-shelf")
 
 

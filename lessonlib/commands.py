@@ -177,12 +177,14 @@ def heal(options):
 
 def reference(options):
     """Make anew what the course ships."""
-    from lessonlib.reference import record_off_the_shelf, ship_answers
+    from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
 
     made = lesson_of(options)
     if made.preset.name != "tiny":
         raise LessonError("the files that the course ships belong to the tiny preset; add --preset tiny.")
     if options.what == "answers":
         ship_answers(made)
+    elif options.what == "sentences":
+        record_sentences(made)
     else:
         record_off_the_shelf(made, options.text)

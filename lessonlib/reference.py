@@ -15,14 +15,15 @@ from lessonlib.files import DATA, ROOT, read_json, read_jsonl, shown, write_json
 from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
 from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import offline_alpha
+from lessonlib.pair.chat import end_of_turn_ids
 from lessonlib.pair.draft_files import load_draft
 from lessonlib.traffic.answers import Answers, write_shipped
 
 REFERENCE = DATA / "reference"
 SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}
 PERPLEXITY_ROWS = 64  # of 512 tokens each
-OPENINGS = ("The history of the city", "In the morning the farmer", "A good teacher", "The government of the United States", "Water is",
-            "The function returns", "When the war was over", "It is important to", "A small village", "The purpose of this module is")
+OPENINGS = ("The history of the city begins with", "In the morning the farmer", "A good teacher is", "The government of the United States has",
+            "The word is used to", "The function returns", "When the war was over, the people", "It is important to", "The river flows", "This module provides")
 
 
 def provenance():
@@ -44,7 +45,7 @@ def ship_answers(lesson):
 
 
 def record_off_the_shelf(lesson, text):
-    """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers, ten sentences."""
+    """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers."""
     lesson = Lesson(replace(lesson.preset, heldout_prompts=SHIPPED["heldout"]), lesson.folder)
     target, tokenizer = lesson.target, lesson.tokenizer
     draft = load_draft(lesson.preset.draft, target)
@@ -56,25 +57,31 @@ def record_off_the_shelf(lesson, text):
         rows = np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])
         found[name] |= {"positions": len(measured.per_position), "alpha_by_answer": [round(row.mean(), 4) for row in rows],
                         "answer_lengths": list(measured.lengths)}
-    sentences = []
-    decoder = Decoder(draft)
-    for number, opening in enumerate(OPENINGS):
-        prompt = tokenizer(opening, add_special_tokens=False)["input_ids"]
-        written = decoder.decode(prompt, 0, 60, sampling=Sampling(0.6, top_p=0.9, generator=torch.Generator().manual_seed(number)))
-        sentences.append(first_sentence(opening + tokenizer.decode(written.tokens)))
     result = {**provenance(), "healing": read_json(ROOT / "checkpoints" / "off-the-shelf" / "draft.json"),
               "heldout_generic_tokens": text_held_out.numel(),
               "perplexity": {name: perplexity(model, text_held_out) for name, model in (("target", target), ("draft", draft))},
-              "before_distillation": found, "sentences": sentences}
+              "before_distillation": found}
     write_json(REFERENCE / "off_the_shelf.json", result)
     print(f"  perplexity on {text_held_out.numel():,} tokens of held-out generic text: target {result['perplexity']['target']:.1f}, draft {result['perplexity']['draft']:.1f}")
     for name, values in found.items():
         print(f"  {name} answers: " + ", ".join(f"{key} {values[key]['value']:.4f} [{values[key]['low']:.4f}, {values[key]['high']:.4f}]" for key in ("alpha", "top1", "kl")))
+
+
+def record_sentences(lesson):
+    """Let the shipped off-the-shelf draft go on from ten openings, to show how it writes: the first draw of each, none picked."""
+    tokenizer, decoder = lesson.tokenizer, Decoder(load_draft(lesson.preset.draft, lesson.target))
+    sentences = []
+    for number, opening in enumerate(OPENINGS):
+        prompt = tokenizer(opening, add_special_tokens=False)["input_ids"]
+        sampling = Sampling(0.7, top_p=0.9, generator=torch.Generator().manual_seed(number))
+        written = decoder.decode(prompt, 0, 60, eos_token_ids=end_of_turn_ids(tokenizer), sampling=sampling).tokens
+        sentences.append(sentence_of(opening + tokenizer.decode(written, skip_special_tokens=True)))
+    write_json(REFERENCE / "off_the_shelf_sentences.json", {**provenance(), "temperature": 0.7, "top_p": 0.9, "sentences": sentences})
     print("\n".join(f"  {sentence}" for sentence in sentences))
 
 
-def first_sentence(text):
-    """`text` up to its first full stop, on one line."""
-    line = " ".join(text.split())
-    end = line.find(". ")
-    return line if end < 0 else line[: end + 1]
+def sentence_of(text):
+    """`text` on one line, up to the first full stop after its eighth word."""
+    words = text.split()
+    end = next((i for i, word in enumerate(words) if i >= 8 and word.endswith(".")), len(words) - 1)
+    return " ".join(words[: end + 1])
