@@ -97,7 +97,8 @@ Call the target's odds for the next token $p$ and the draft's $q$. The draft dra
 - If it is refused, draw from what the draft proposes too rarely: $\max(p - q, 0)$, scaled to sum to 1.
 
 The token written has exactly the odds $p$. It is $x$ by a kept guess with probability $q(x)\min(1, p(x)/q(x)) =
-\min(p(x), q(x))$. A refusal adds the rest, $p(x) - \min(p(x), q(x))$, because that rest *is* $\max(p(x) - q(x), 0)$.
+\min(p(x), q(x))$. What is missing from $p(x)$ is $p(x) - \min(p(x), q(x))$, and that *is* $\max(p(x) - q(x), 0)$, which a
+refusal adds.
 
 An example with three tokens:
 """
@@ -119,6 +120,12 @@ and $x$ is then kept with probability $\min(1, p(x)/q(x))$. Write it as one numb
 
 Multiply the two and sum over all $x$. The product $q(x)\min(1, p(x)/q(x))$ has a shorter form that needs no division: the
 third set of bars above.
+
+</details>
+
+<details><summary>Solution</summary>
+
+It stands in [the solved notebook](solutions/00_meet_the_pair.ipynb), in the same place.
 
 </details>
 """
@@ -202,6 +209,12 @@ Walk along both lists until they differ; the place where you stop is the number 
 too, even when you walked to the end: that is the bonus token.
 
 </details>
+
+<details><summary>Solution</summary>
+
+It stands in [the solved notebook](solutions/00_meet_the_pair.ipynb), in the same place.
+
+</details>
 """
 
 # %% tags=["exercise"]
@@ -235,7 +248,8 @@ cache in place of reading everything again; notebook 08 comes back to it.
 ## How many guesses survive?
 
 Now twenty prompts, the ones that the course keeps aside and never trains on. The target answers each with up to 24
-tokens, the draft proposing three at a time. Commit yourself first; change the numbers and run the cells.
+tokens, the draft proposing three at a time. Commit yourself first: change the numbers and run the cells. (The references
+and bands printed below are the tiny pair's.)
 """
 
 # %%
@@ -264,8 +278,8 @@ print("and the target wanted:", *sorted({tokenizer.decode(rounds[0].written[:1])
 
 # %% [markdown]
 r"""
-Not one survives, and you can see why: all twenty are a line break. The draft has read books, never a chat, and does not
-know what the mark before an answer means. It lacks no intelligence here, only acquaintance with this writer.
+Not one survives, and you can see why: all twenty are a line break. The draft has read speeches and manuals, never a chat,
+and does not know what the mark before an answer means. It lacks no intelligence here, only acquaintance with this writer.
 
 Over the whole answers it does better. Three ways to count are in use, and they differ a lot, so each has its name:
 
@@ -329,8 +343,7 @@ for question, found in twenty:
     print(f"{tail:>42}   {words([found.refused])[0]:<20} {words([found.wanted])[0]}")
 
 # %%
-question = "Of every 100 refused guesses, how many are among the target's own five likeliest tokens?"
-in_top_five = predict(question, 30, unit="of 100")
+in_top_five = predict("Of every 100 refused guesses, how many are in the target's own top five?", 30, unit="of 100")
 
 # %% [markdown]
 r"""
@@ -380,20 +393,20 @@ r"""
 radius is` for `if radius <`, a comma for `is`, the end of the answer for one more sentence. Four in ten are among the
 five tokens that the target itself likes best at that place. There the draft is not wrong. It is another writer.
 
-**What they also show.** Among big models nearly all rejections are of that sort. This draft is *small*, and some guesses
-are plainly worse. It does not look back at the prompt, where `fireworks` and `beach` stand to be copied (it proposed
-`ship` and `church`). It does not know the planets. And after `import` it proposes `asyncio`: it has read the Python
-manual. Training will not make four layers know all that thirty know. It can move every bet as close to the target's as
-four layers allow, and later notebooks measure how close that is.
+**What they also show.** With the two Llamas you will find nearly all rejections to be of that sort. This draft is
+*small*, and some of its guesses are plainly worse. It does not look back at the prompt, where `fireworks` and `beach`
+stand to be copied (it proposed `ship` and `church`). It does not know the planets. And after `import` it proposes
+`asyncio`: it has read the Python manual. Training will not make four layers know all that thirty know. It can move every
+bet as close to the target's as four layers allow, and later notebooks measure how close that is.
 
 So the plan of the course is not a cleverer draft but a better *impersonator*: let the target answer prompts like yours,
 write down its odds at every place, and train the draft on those odds.
 
 ## A bad guess costs time, never text
 
-One can read that a draft's errors "slightly alter" the text. With an exact rule they cannot, and this is measured
-quickly. Below are three drafts: none at all, ours, and a hopeless one, the target's first two layers without any
-training. Three prompts, 24 tokens each.
+One can read that a draft's errors may change the text a little. With an exact rule they cannot, and that is quickly
+measured. Three prompts, 24 tokens each, written in three ways: without a draft, with ours, and with a hopeless one, the
+target's first two layers without any training.
 """
 
 # %%
@@ -440,7 +453,8 @@ one where both spread their bets.
 - A round: the draft proposes $K$ tokens, one pass of the target verifies them, the guesses up to the first refusal are
   kept, and the target adds a token of its own. The text is the target's, whatever the draft does.
 - A guess is kept with probability $\alpha = \sum_x \min(p(x), q(x))$: the overlap of two models' bets, nothing else.
-- An off-the-shelf draft loses most guesses to habits, not to errors. A draft should be an impersonator of its target.
+- An off-the-shelf draft loses most guesses to wording and layout, few to facts. A good draft is an impersonator of its
+  target.
 
 ## Explain it back
 
@@ -461,11 +475,10 @@ its agreement there says nothing about the text that is really being written.
 
 </details>
 
-<details><summary>Why can the smaller odds of a refused token never leak into the text?</summary>
+<details><summary>A sampling draft proposes one word far too often. Why does the text not have it too often?</summary>
 
-Kept guesses put $\min(p, q)$ of every token into the output, and the draw after a refusal adds exactly what is missing up
-to $p$. A draft that proposes a token too often has the surplus refused; one that proposes it too rarely has it drawn
-after refusals.
+Guesses of that word are kept only with probability $p(x)/q(x)$, so that it comes through with $p(x)$ in all. And it
+cannot come in after a refusal: where $q$ is above $p$, the leftover $\max(p - q, 0)$ is zero.
 
 </details>
 
