@@ -44,7 +44,7 @@ def test_prompts_files_that_cannot_be_used(capsys, tmp_path):
     assert 'no field "prompt"' in refused(capsys, *generate, lines(tmp_path / "field.jsonl", {"text": "Hi"}))
     assert "temperature cannot be -1" in refused(capsys, *generate, lines(tmp_path / "good.jsonl", *good), "--temperature", "-1")
     long = lines(tmp_path / "long.jsonl", {"prompt": "word " * 9000})
-    assert "do not fit this model's 8,192 positions" in refused(capsys, *generate, long)
+    assert "do not fit the model's 8,192 positions" in refused(capsys, *generate, long)
     assert not out.exists()
 
 

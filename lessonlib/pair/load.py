@@ -37,7 +37,9 @@ def load_tokenizer(preset):
     """The tokenizer of a preset's target (or of a name, folder or hub id)."""
     place = locate(getattr(preset, "target", preset))
     with explained_load(place):
-        return AutoTokenizer.from_pretrained(place)
+        tokenizer = AutoTokenizer.from_pretrained(place)
+    tokenizer.model_max_length = int(1e9)  # lengths are checked against the model itself, in one sentence, not warned about
+    return tokenizer
 
 
 def load_target(preset):
