@@ -16,7 +16,7 @@ from lessonlib.pair.layers_draft import cast_parameters
 
 
 class LeanLlama(LlamaForCausalLM):
-    """Llama with transformers' own weights and logits at a third of the time: at this size a forward pass is mostly bookkeeping.
+    """Llama with transformers' own weights and logits at a third of the time (so small, it is mostly bookkeeping).
 
     For one sequence, with a cache, and weights that no longer change. test_tiny_models.py holds it against its parent.
     """
@@ -40,8 +40,9 @@ class LeanLlama(LlamaForCausalLM):
         turns, mask = self.turns[past:past + n], None if n == 1 else self.visible[past:past + n, :past + n]
         x = self.model.embed_tokens.weight[input_ids]
         for index, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.parts):
-            y = F.linear(F.rms_norm(x, norm1.shape, norm1, config.rms_norm_eps), qkv).unflatten(-1, (queries + 2 * keys, -1)).transpose(1, 2)
-            pairs = torch.complex(*y[:, :queries + keys].chunk(2, -1)) * turns  # the entries (i, i + half) of a head turn together
+            y = F.linear(F.rms_norm(x, norm1.shape, norm1, config.rms_norm_eps), qkv)
+            y = y.unflatten(-1, (queries + 2 * keys, -1)).transpose(1, 2)
+            pairs = torch.complex(*y[:, :queries + keys].chunk(2, -1)) * turns  # entries i and i + half turn together
             q, k = torch.cat([pairs.real, pairs.imag], -1).split((queries, keys), 1)
             k, v = past_key_values.update(k, y[:, queries + keys:], index)
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
@@ -53,16 +54,16 @@ class LeanLlama(LlamaForCausalLM):
         return SimpleNamespace(logits=F.linear(x, self.lm_head.weight))
 
 
-def tiny_llama(vocabulary=64, layers=2, seed=0, positions=160, scale=1.0, kind=LeanLlama, **settings):
+def tiny_llama(vocabulary=64, layers=2, seed=0, positions=160, scale=1.0, kind=LeanLlama):
     """A random Llama in float64 whose next token depends on what came before; `scale` is the spread of its logits."""
     torch.manual_seed(seed)
-    model = kind(LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4,
-                             num_key_value_heads=2, max_position_embeddings=positions, **settings)).double().eval().requires_grad_(False)
-    return randomised(model, scale)
+    config = LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=positions)
+    return randomised(kind(config).double().eval().requires_grad_(False), scale)
 
 
 def randomised(model, scale=1.0):
-    """Give every matrix of a model numbers that keep a vector's length, more or less; the head's make logits of spread `scale`."""
+    """Give every matrix numbers that keep a vector's length, more or less; the head's make logits of spread `scale`."""
     for name, weight in model.named_parameters():
         if weight.dim() == 2:
             size = 1.0 if "embed" in name else (scale if "lm_head" in name else 1.5) / weight.shape[1] ** 0.5
@@ -107,7 +108,7 @@ def greedy_without_cache(model, prompts, n):
 
 
 class Script:
-    """A drafter that knows what the target will write and errs where it is told to: `kept` says how many proposals of each round are right."""
+    """Knows what the target will write and errs where told to: of each round's proposals, the first `kept` are right."""
 
     def __init__(self, truth, kept, vocabulary=64):
         self.truth, self.kept, self.vocabulary, self.asked = truth, kept, vocabulary, []
@@ -136,5 +137,6 @@ class Argmax(ModelDrafter):
 
 @pytest.fixture(scope="session")
 def tiny():
-    return SimpleNamespace(LeanLlama=LeanLlama, llama=tiny_llama, randomised=randomised, disturbed=disturbed, cut=cut, Script=Script, Argmax=Argmax,
-                           logits_without_cache=logits_without_cache, greedy_without_cache=greedy_without_cache)
+    return SimpleNamespace(LeanLlama=LeanLlama, llama=tiny_llama, randomised=randomised, disturbed=disturbed, cut=cut,
+                           Script=Script, Argmax=Argmax, logits_without_cache=logits_without_cache,
+                           greedy_without_cache=greedy_without_cache)

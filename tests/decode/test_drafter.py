@@ -1,4 +1,4 @@
-"""The drafter that is a model: whatever was kept of its last block, its next one is what a draft without a cache would propose."""
+"""The drafter that is a model: whatever was kept of its last block, the next is what it would propose without a cache."""
 
 import pytest
 import torch

@@ -12,7 +12,8 @@ from lessonlib.pair.load import load_target, load_tokenizer
 from lessonlib.pair.presets import preset
 
 PROMPTS = ("What color is the sky on a clear day?", "Who wrote Romeo and Juliet?", "Which planet is closest to the sun?",
-           "Translate 'good morning' into French.", "Name three fruits.", "How do you spell the number 12?", "What is the capital of France?")
+           "Translate 'good morning' into French.", "Name three fruits.", "How do you spell the number 12?",
+           "What is the capital of France?")
 N, NEAR_TIE = 48, 1e-3
 
 
@@ -54,10 +55,12 @@ def test_plain_decoding_is_the_loop_without_a_cache(pair, kept):
         assert logits[len(prompt) - 1:-1].argmax(-1).tolist() == text
 
 
-@pytest.mark.parametrize("name, n, low, high", [("off-the-shelf", N, 0.1, 0.6), ("first four layers", N, 0.0, 0.3), ("the target itself", N // 2, 1.0, 1.0)])
+@pytest.mark.parametrize("name, n, low, high", [
+    ("off-the-shelf", N, 0.1, 0.6), ("first four layers", N, 0.0, 0.3), ("the target itself", N // 2, 1.0, 1.0)])
 def test_every_draft_at_every_k_leaves_the_text_alone(pair, kept, name, n, low, high):
     tokenizer, target, chosen = pair
-    draft = {"off-the-shelf": lambda: load_draft(chosen.draft, target), "first four layers": lambda: truncated_draft(target, 4),
+    draft = {"off-the-shelf": lambda: load_draft(chosen.draft, target),
+             "first four layers": lambda: truncated_draft(target, 4),
              "the target itself": lambda: target}[name]()
     decoder, drafter, eos = Decoder(target), ModelDrafter(draft), end_of_turn_ids(tokenizer, target.generation_config)
     for K in (1, 2, 4, 8):

@@ -1,4 +1,4 @@
-"""Keep or resample: 400,000 draws have the target's distribution, and the same test catches every way to get it slightly wrong."""
+"""Keep or resample: 400,000 draws have the target's distribution, and the same test catches what is slightly wrong."""
 
 import pytest
 import torch
@@ -93,12 +93,13 @@ def test_a_block_of_three_has_the_targets_joint_distribution(argmax):
     tokens = q.argmax(-1).expand(N, 3) if argmax else draw(q.expand(N, 3, 4), uniforms(N, 3))
     kept, following = accept(p.expand(N, 4, 4), None if argmax else q.expand(N, 3, 4), tokens, uniforms(N, 4, seed=1))
     # what a round leaves unwritten, later rounds write from the same rows
-    written = torch.where(torch.arange(4) < kept[:, None], torch.cat([tokens, tokens[:, :1]], 1), draw(p.expand(N, 4, 4), uniforms(N, 4, seed=2)))
+    later = draw(p.expand(N, 4, 4), uniforms(N, 4, seed=2))
+    written = torch.where(torch.arange(4) < kept[:, None], torch.cat([tokens, tokens[:, :1]], 1), later)
     written.scatter_(1, kept[:, None], following[:, None])
     cells = (written * torch.tensor([64, 16, 4, 1])).sum(1)
     joint = torch.einsum("a,b,c,d->abcd", *p).flatten()
     assert chi_square_p(cells, joint) > 1e-4
-    written.scatter_(1, kept[:, None], draw(p.expand(N, 4, 4).gather(1, kept[:, None, None].expand(N, 1, 4))[:, 0], uniforms(N, seed=4))[:, None])
+    written.scatter_(1, kept[:, None], draw(p[kept], uniforms(N, seed=4))[:, None])
     assert chi_square_p((written * torch.tensor([64, 16, 4, 1])).sum(1), joint) < 1e-100
     share = torch.stack([p[i, t] for i, t in enumerate(q.argmax(-1))]) if argmax else keep_probability(p[:3], q)
     for i in range(3):
@@ -127,7 +128,7 @@ def test_a_draft_equal_to_the_target_is_always_kept(dtype, coin):
 
 
 def test_a_rejection_that_leaves_no_residual_falls_back_on_the_target():
-    """Rounding can leave p below q everywhere by a last digit; what is drawn then is still a token, and one the target may say."""
+    """Rounding can leave p below q everywhere by a last digit; what is drawn then is a token that the target may say."""
     q = torch.tensor([[0.0, 0.4, 0.6, 0.0]])
     p = torch.nextafter(q, -q).clamp_min(0).expand(2, 4)
     assert (p <= q).all() and (p < q).any()

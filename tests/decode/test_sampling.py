@@ -1,4 +1,4 @@
-"""Sampled texts have exactly the target's distribution: 5,000 decodings in each of six settings against every text there can be."""
+"""Sampled texts have exactly the target's distribution: 5,000 decodings in six settings, against every possible text."""
 
 import pytest
 import torch

@@ -7,8 +7,9 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 from lessonlib.decode.warp import check_sampling, probabilities
 from lessonlib.errors import LessonError
 
-SETTINGS = [(1.0, None, None), (0.7, None, None), (2.5, None, None), (1.0, 1, None), (1.0, 5, None), (1.0, 500, None), (1.0, None, 0.9),
-            (1.0, None, 0.3), (1.0, None, 1e-9), (1.0, None, 1.0), (0.6, 20, 0.95), (1.5, 7, 0.5), (0.1, 3, 0.2)]
+SETTINGS = [(1.0, None, None), (0.7, None, None), (2.5, None, None), (1.0, 1, None), (1.0, 5, None), (1.0, 500, None),
+            (1.0, None, 0.9), (1.0, None, 0.3), (1.0, None, 1e-9), (1.0, None, 1.0), (0.6, 20, 0.95),
+            (1.5, 7, 0.5), (0.1, 3, 0.2)]
 
 
 def transformers_probabilities(logits, temperature, top_k, top_p):
@@ -67,9 +68,9 @@ def test_half_precision_is_worked_out_in_fp32():
 
 
 @pytest.mark.parametrize("settings, named", [
-    ((-1.0,), "temperature"), ((float("nan"),), "temperature"), ((float("inf"),), "temperature"), ((1.0, 0), "top_k"), ((1.0, -3), "top_k"),
-    ((1.0, 2.5), "top_k"), ((1.0, 2.0), "top_k"), ((1.0, True), "top_k"), ((1.0, None, 0.0), "top_p"), ((1.0, None, 1.1), "top_p"),
-    ((1.0, None, float("nan")), "top_p")])
+    ((-1.0,), "temperature"), ((float("nan"),), "temperature"), ((float("inf"),), "temperature"),
+    ((1.0, 0), "top_k"), ((1.0, -3), "top_k"), ((1.0, 2.5), "top_k"), ((1.0, 2.0), "top_k"), ((1.0, True), "top_k"),
+    ((1.0, None, 0.0), "top_p"), ((1.0, None, 1.1), "top_p"), ((1.0, None, float("nan")), "top_p")])
 def test_settings_that_mean_nothing_are_refused_in_one_sentence(settings, named):
     with pytest.raises(LessonError, match=f"^{named} cannot be .*; give .*[.]$") as caught:
         check_sampling(*settings)

@@ -1,4 +1,4 @@
-"""The K sweep: plain decoding is the baseline and measures 1.00, counts are the decoder's, times are held against a clock that cannot lie."""
+"""The K sweep: plain decoding measures 1.00, counts are the decoder's, times are held against a clock that cannot lie."""
 
 import math
 import statistics
@@ -25,8 +25,9 @@ TARGET, DRAFT = 0.010, 0.003  # seconds a step on the false clock; each further 
 
 def llama(seed=0, layers=2, vocabulary=64):
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4,
-                                        num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2)).eval().requires_grad_(False)
+    config = LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256, initializer_range=0.2)
+    return LlamaForCausalLM(config).eval().requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_measured_and_predicted_are_the_formula_when_nothing_else_takes_time(tim
     assert found.costs.v == pytest.approx({0: 1.0, 1: 1.1, 2: 1.2, 4: 1.4})
     assert [row.K for row in found.rows] == [0, 1, 2, 4] and found.prompts == 3
     for row, formula in zip(found.rows, (1.0, 2 / 1.4, 3 / 1.8, 5 / 2.6)):
-        assert row.speedup == pytest.approx(formula) and (row.speedup.low, row.speedup.high) == pytest.approx((formula, formula))
+        assert (row.speedup, row.speedup.low, row.speedup.high) == pytest.approx((formula, formula, formula))
         assert row.predicted == pytest.approx(formula) and row.predicted_by_position == pytest.approx(formula)
         assert row.tokens_per_second == pytest.approx(formula / TARGET)
         assert row.identical == 3
@@ -87,8 +88,10 @@ def test_a_draft_that_is_never_right_measures_the_slow_down_that_is_predicted(ti
     row = found.rows[1]
     assert row.counts.per_tested < 0.1 and row.identical == 3
     assert row.speedup == pytest.approx(row.counts.tokens_per_round / (3 * 0.3 + 1.3), rel=1e-6)
+    assert found.best is row  # the best of those with proposals, even where plain decoding is better
     assert row.speedup < 0.6 and row.speedup.low <= row.speedup <= row.speedup.high
-    assert row.predicted == pytest.approx(row.speedup, rel=0.05) and row.predicted_by_position == pytest.approx(row.speedup, rel=0.05)
+    assert row.predicted == pytest.approx(row.speedup, rel=0.05)
+    assert row.predicted_by_position == pytest.approx(row.speedup, rel=0.05)
 
 
 def test_the_prompt_is_read_outside_the_time_of_the_rounds(timed):
@@ -117,7 +120,8 @@ def test_counts_are_those_of_the_decoder(target):
 
 def test_the_plain_row_is_one_by_construction_and_stands_beside_every_sweep(target):
     row = sweep(target, llama(layers=1), PROMPTS, (2,), 10, show=False).rows[0]
-    assert (row.K, row.speedup, row.speedup.low, row.speedup.high, row.predicted, row.predicted_by_position) == (0, 1, 1, 1, 1, 1)
+    assert (row.K, row.speedup, row.speedup.low, row.speedup.high) == (0, 1, 1, 1)
+    assert row.predicted == row.predicted_by_position == 1
     assert row.counts.rounds == len(row.counts.tokens) == 30 and row.counts.tokens_per_round == 1
     assert math.isnan(row.counts.per_tested)
 
@@ -189,14 +193,16 @@ def test_costs_are_ratios_to_one_step(target):
     found = step_costs(target, llama(layers=1), (1, 4), prefix=20, repeats=15)
     assert found.v[0] == 1 and set(found.v) == {0, 1, 4}
     assert found.c == found.draft_seconds / found.target_seconds
-    assert 0.05 < found.c < 5 and all(0.2 < v < 20 for v in found.v.values())  # the false clock shows them exact; a busy machine is another thing
+    # wide, for a busy machine: the false clock has shown them exact
+    assert 0.05 < found.c < 5 and all(0.2 < v < 20 for v in found.v.values())
     alone = step_costs(target, None, (2,), prefix=20, repeats=3)
     assert alone.c == alone.draft_seconds == 0 and alone.v[0] == 1
 
 
 def test_the_prefix_shrinks_to_the_models_positions():
     """GPT-2 has a learned vector for each position and breaks beyond the last."""
-    small, large = (GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=n)).eval() for n in (12, 200))
+    small, large = (GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=n)).eval()
+                    for n in (12, 200))
     for target, draft in ((small, None), (large, small), (small, large)):
         assert step_costs(target, draft, (3, 8), repeats=1).v[0] == 1
 
@@ -210,8 +216,11 @@ def test_numbers_of_proposals_that_mean_nothing_are_refused(target, Ks):
 
 
 def test_other_things_that_cannot_work_are_refused(target):
-    for arguments, words in (((target, target, [], (1,), 4), "at least one prompt"), ((target, target, PROMPTS, (1,), 0), "cannot time 0 new tokens"),
-                             ((target, None, PROMPTS, (1,), 4), "K = 1 needs a draft"), ((target, llama(vocabulary=65), PROMPTS, (1,), 4), "64 tokens and the draft 65"),
-                             ((target, target, [[99]], (1,), 4), "id 99"), ((target, target, [[1] * 250], (1,), 10), "do not fit")):
+    for arguments, words in (
+            ((target, target, [], (1,), 4), "at least one prompt"),
+            ((target, target, PROMPTS, (1,), 0), "cannot time 0 new tokens"),
+            ((target, None, PROMPTS, (1,), 4), "K = 1 needs a draft"), ((target, target, [[99]], (1,), 4), "id 99"),
+            ((target, llama(vocabulary=65), PROMPTS, (1,), 4), "64 tokens and the draft 65"),
+            ((target, target, [[1] * 250], (1,), 10), "do not fit")):
         with pytest.raises(LessonError, match=words):
             sweep(*arguments, show=False)

@@ -5,18 +5,19 @@ import warnings
 
 import pytest
 import torch
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
+from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
 from lessonlib.errors import LessonError
 from lessonlib.pair.step import CachedModel, cache_argument, check_fits, check_length, context_length, rollback
 
-SIZES = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-             max_position_embeddings=160)
+SIZES = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=160)
 SHAPES = {"llama": (LlamaForCausalLM, LlamaConfig, SIZES),
           "mistral, window 5": (MistralForCausalLM, MistralConfig, SIZES | {"sliding_window": 5}),
-          "qwen2, window 5 in one layer": (Qwen2ForCausalLM, Qwen2Config, SIZES | {"use_sliding_window": True, "sliding_window": 5,
-                                                                                   "max_window_layers": 1}),
+          "qwen2, window 5 in one layer": (Qwen2ForCausalLM, Qwen2Config, SIZES | {
+              "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
           "gpt2": (GPT2LMHeadModel, GPT2Config, dict(vocab_size=64, n_embd=32, n_layer=2, n_head=2, n_positions=160))}
 TEXT = torch.randint(64, (30,), generator=torch.Generator().manual_seed(0)).tolist()
 
@@ -138,7 +139,8 @@ def test_the_cache_goes_in_under_the_name_that_the_model_knows(model):
 def test_what_does_not_fit_is_refused(model):
     assert context_length(model) == 160
     check_fits(model, [0, 63], 158)
-    for prompt, new, words in (([], 1, "empty"), ([64], 1, "id 64 .* vocabulary of 64"), ([3, -1], 1, "id -1"), ([0], 160, "1 tokens and 160 new .* 160 positions")):
+    for prompt, new, words in (([], 1, "empty"), ([64], 1, "id 64 .* vocabulary of 64"), ([3, -1], 1, "id -1"),
+                               ([0], 160, "1 tokens and 160 new .* 160 positions")):
         with pytest.raises(LessonError, match=words) as caught:
             check_fits(model, prompt, new)
         assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
@@ -147,6 +149,7 @@ def test_what_does_not_fit_is_refused(model):
 
 def test_a_model_with_a_running_state_is_refused():
     with torch.device("meta"):
-        model = Qwen3NextForCausalLM(Qwen3NextConfig(**SIZES | {"num_hidden_layers": 4}, num_experts=2, num_experts_per_tok=1))
+        sizes = SIZES | {"num_hidden_layers": 4, "num_experts": 2, "num_experts_per_tok": 1}
+        model = Qwen3NextForCausalLM(Qwen3NextConfig(**sizes))
     with pytest.raises(LessonError, match="Qwen3NextForCausalLM .*linear_attention.* cannot take tokens back; take a model"):
         CachedModel(model)
