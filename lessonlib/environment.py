@@ -259,7 +259,7 @@ def explain(step, code, output):
 
 def fingerprint(root):
     """Changes when the pins change or the checkout moves (the project is installed by its path)."""
-    pins = json.dumps([read_pins(root), (Path(root) / "constraints.txt").read_text(encoding="utf-8"), str(root)])
+    pins = json.dumps([read_pins(root), OLDER, (Path(root) / "constraints.txt").read_text(encoding="utf-8"), str(root)])
     return hashlib.sha256(pins.encode()).hexdigest()
 
 

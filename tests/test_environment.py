@@ -112,6 +112,8 @@ def wheels(tmp_path):
     make_wheel(folder, "wants_torch", "1.0", ["torch>=2", "triton"])
     make_wheel(folder, "wants_torch", "2.0", ["torch>=2.12", "triton>=3.8"])
     make_wheel(folder, "model", "1.0", ["torch>=2.13"])
+    for pin in environment.OLDER:
+        make_wheel(folder, *pin.split("=="))
     return folder
 
 
@@ -196,12 +198,13 @@ def asked_for(plan):
 def test_a_plain_machine_gets_torch_in_a_call_of_its_own_before_all_else():
     pins = environment.read_pins(ROOT)
     plan = environment.plan(Found((3, 11), {}), pins, python="python3")
-    venv_step, torch, rest, data, project = (step.command for step in plan.steps)
+    venv_step, torch, rest, data, older, project = (step.command for step in plan.steps)
     assert venv_step == ("python3", "-m", "venv", ".venv")
     assert [word for word in torch if "==" in word] == ["torch==2.13.0"]
     assert rest[rest.index("-c") + 1] == "constraints.txt"
     assert {word for word in rest if "==" in word} | {"torch==2.13.0"} == {p for g in environment.GROUPS for p in pins[g]}
     assert "--no-deps" in data and {word for word in data if "==" in word} == set(pins["data"])
+    assert {"--no-deps", "--target", environment.OLDER_FOLDER, *environment.OLDER} <= set(older)
     assert {"--no-deps", "-e", "."} <= set(project)
     assert plan.kept_torch is None and plan.files == {}
 
