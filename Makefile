@@ -20,7 +20,6 @@ lesson: env
 
 # Two threads: the time is the same on every machine, and the parts that run side by side do not crowd each other out.
 test: export OMP_NUM_THREADS = 2
-test: export OMP_WAIT_POLICY = passive
 test: export HF_HUB_OFFLINE = 1
 test: env
 	@echo "Running every test: about 10 minutes on two cores, no network."
