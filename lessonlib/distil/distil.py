@@ -76,8 +76,9 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
     def micro_batches(step):
         epoch, place = divmod(step, per_epoch)
         order = torch.randperm(len(store), generator=torch.Generator().manual_seed(recipe.seed * 100_003 + epoch))
-        chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size]
-        return [store_batch(store, part.tolist(), objective, device) for part in chosen.split(size)]
+        chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size].tolist()
+        chosen.sort(key=lambda i: sum(map(len, store.sequence(i))))  # neighbours of like length need little padding
+        return [store_batch(store, chosen[start:start + size], objective, device) for start in range(0, len(chosen), size)]
 
     return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
                [asdict(objective), store.manifest["answers"], store.k, store.rows, getattr(draft, "kept_layers", None)],

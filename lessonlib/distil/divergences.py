@@ -8,6 +8,8 @@ Each is zero at p = q, never negative, and finite with finite gradients: an even
 
 import torch
 
+from lessonlib.kernels.rows import by_rows
+
 FLOOR = -1e4
 
 
@@ -74,14 +76,43 @@ def teacher_buckets(t_logits, t_lse, T=1.0, tail_exists=True):
 def student_buckets(student_logits, t_ids, T=1.0):
     """The draft's log-probabilities over the same k tokens and one bucket for the rest: [R, k + 1], with finite gradients.
 
-    student_logits [R, V]; t_ids int64 [R, k]. The rest is summed directly, not as 1 minus the k, so a tiny tail keeps its digits.
+    student_logits [R, V] in fp32 or float64; t_ids int64 [R, k]. The rest is summed directly, not as 1 minus the k, so a tiny tail keeps
+    its digits.
     """
-    # from the row's largest down: beside logits of 20 fp32 rounds a log-probability by 1e-6, beside gaps it does not
-    logits = student_logits - student_logits.detach().amax(-1, keepdim=True)
-    logits = logits / T if T != 1 else logits
-    lse = logits.logsumexp(-1, keepdim=True)
-    rest = logits.scatter(-1, t_ids, -torch.inf)
-    # a row whose rest is empty (k = V) or all -inf has no tail: logsumexp of nothing but -inf would have a NaN gradient
-    empty = (rest == -torch.inf).all(-1, keepdim=True)
-    log_rest = rest.masked_fill(empty, 0.0).logsumexp(-1, keepdim=True).masked_fill(empty, -torch.inf)
-    return (torch.cat([logits.gather(-1, t_ids), log_rest], -1) - lse).clamp_min(FLOOR)
+    return _Buckets.apply(student_logits, t_ids, T).clamp_min(FLOOR)
+
+
+class _Buckets(torch.autograd.Function):
+    """The buckets with their gradient written out: one exponential of each logit serves both, where autograd would take a dozen passes.
+
+    With q the draft's odds, G_i the loss's derivative in bucket i and G the sum of all of them, the derivative in a stored logit x is
+    G_x - q(x) G, and in any other one (q(x) / q_rest) (G_rest - q_rest G).
+    """
+
+    @staticmethod
+    def forward(ctx, logits, ids, T):
+        rest = torch.empty_like(logits)  # exp(logit - largest of the rest), 0 at the stored ids
+
+        def fill(logits, rest, ids):
+            rest.copy_(logits) if T == 1 else torch.div(logits, T, out=rest)
+            top = rest.gather(-1, ids)
+            largest = rest.scatter_(-1, ids, -torch.inf).amax(-1, keepdim=True)
+            largest.masked_fill_(largest == -torch.inf, 0.0)  # an empty rest: all of it is exp(-inf) = 0
+            return top, largest, rest.sub_(largest).exp_().sum(-1, keepdim=True)
+
+        top, largest, mass = by_rows(fill, logits, rest, ids)
+        # from the row's largest down: beside logits of 20 fp32 rounds a log-probability by 1e-6, beside gaps it does not
+        origin = torch.maximum(top.amax(-1, keepdim=True), largest.masked_fill(mass == 0, -torch.inf))
+        log_q = torch.cat([top - origin, mass.log() + (largest - origin)], -1)
+        log_q -= log_q.logsumexp(-1, keepdim=True)
+        ctx.save_for_backward(rest, ids, log_q, mass)
+        ctx.T = T
+        return log_q
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, G):
+        rest, ids, log_q, mass = ctx.saved_tensors
+        slope = (G - log_q.exp() * G.sum(-1, keepdim=True)) / ctx.T
+        share = torch.where(mass == 0, 0.0, slope[:, -1:] / mass)
+        return (rest * share).scatter_(-1, ids, slope[:, :-1]), None, None

@@ -55,7 +55,7 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
     if low:
         raise LessonError(f"{low[0]} is {trained[low[0]].dtype}: small updates would be rounded away; train an fp32 copy (draft.float()).")
     device = next(iter(trained.values())).device
-    optimizer = torch.optim.AdamW(trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=device.type == "cuda" or None)
+    optimizer = torch.optim.AdamW(trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=device.type in ("cuda", "cpu") or None)
     run = fingerprint([asdict(recipe), identity])
     losses = _resume(checkpoint, run, trained, optimizer) if checkpoint else []
     progress = Progress(label, recipe.steps - len(losses), "steps", show=show)

@@ -3,6 +3,8 @@
 import torch
 import torch.nn.functional as F
 
+from lessonlib.kernels.rows import by_rows
+
 NO_TAIL = -1e4  # the log tail mass of a row whose k largest hold everything: exp of it is exactly 0, and it is finite
 
 
@@ -13,8 +15,12 @@ def topk_lse(logits, k):
     log_tail = log of 1 - the k probabilities, NO_TAIL where nothing is left. It comes from the rest's own sum against the k's, so a tail
     of 1e-12 keeps its digits, and so does a tail of all but 1e-6 (`lse` minus the rest's sum could round to nothing or below).
     """
+    return by_rows(lambda rows: _topk_lse(rows, k), logits)
+
+
+def _topk_lse(logits, k):
     logits = logits if logits.dtype == torch.float64 else logits.float()
     values, ids = logits.topk(k, dim=-1)
-    lse = logits.logsumexp(-1)
+    top = values.logsumexp(-1)
     rest = logits.scatter(-1, ids, -torch.inf).logsumexp(-1)
-    return ids, values, lse, F.logsigmoid(rest - values.logsumexp(-1)).clamp_min(NO_TAIL)
+    return ids, values, torch.logaddexp(top, rest), F.logsigmoid(rest - top).clamp_min(NO_TAIL)

@@ -1,11 +1,13 @@
 """Acceptance without decoding (t4): both models read the same held-out text, and the overlap of their odds is counted."""
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from lessonlib.errors import LessonError
+from lessonlib.kernels.rows import by_rows
 from lessonlib.labels.scorer import batches
 from lessonlib.measure.estimate import Estimate, ratio_estimate
 from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
@@ -57,14 +59,15 @@ def offline_alphas(drafts, target, seqs, T=1.0, batch_tokens=4096):
     for draft in drafts:
         check_pair(target, draft)
     columns = [[] for _ in drafts]
-    for batch in batches(seqs, batch_tokens):
+    order = sorted(range(len(seqs)), key=lambda i: sum(map(len, seqs[i])))  # neighbours of like length need little padding
+    for batch in batches((seqs[i] for i in order), batch_tokens):
         target_head, target_hidden = _read(target, batch)
         read = [_read(draft, batch) for draft in drafts]
         for chunk, hidden in enumerate(target_hidden):
             p_logits = target_head(hidden)
             for column, (head, draft_hidden) in zip(columns, read):
-                column.append(_compare(p_logits, head(draft_hidden[chunk]).to(p_logits.device), T))
-    return [_summed(column, tuple(len(resp) for _, resp in seqs)) for column in columns]
+                column.append(by_rows(partial(_compare, T=T), p_logits, head(draft_hidden[chunk]).to(p_logits.device)))
+    return [_summed(column, order, [len(resp) for _, resp in seqs]) for column in columns]
 
 
 def _read(model, batch):
@@ -75,11 +78,14 @@ def _read(model, batch):
     return head, body(ids).flatten(0, 1)[rows].split(CHUNK)
 
 
-def _summed(columns, lengths):
-    overlap, top1, kl = (torch.cat(column).cpu().double().numpy() for column in zip(*columns))
+def _summed(columns, order, lengths):
+    """OfflineAlpha from what was measured row after row, the sequences having been read in `order`."""
+    ends = np.cumsum([lengths[i] for i in order])[:-1]
+    as_read = [np.split(torch.cat(column).cpu().double().numpy(), ends) for column in zip(*columns)]
+    overlap, top1, kl = (np.concatenate([parts[place] for place in np.argsort(order)]) for parts in as_read)
     sums = [np.add.reduceat(column, np.cumsum((0, *lengths[:-1]))) for column in (overlap, top1, kl)]
     result = OfflineAlpha(*(ratio_estimate(column, lengths) for column in sums), overlap.astype(np.float32))
-    result.lengths = lengths
+    result.lengths = tuple(lengths)
     return result
 
 
@@ -128,11 +134,15 @@ def alpha_bracket(draft, store, batch_sequences=8):
         labels = [torch.cat(part).to(hidden.device) for part in zip(*(store.kl_inputs(i) for i in indices))]
         tails = torch.cat([store.log_tail(i) for i in indices]).exp().to(hidden.device)
         for h, t_ids, gaps, lse, p_tail in zip(*(part.split(CHUNK) for part in (hidden, *labels, tails))):
-            q = head(h).float().softmax(-1)
-            p = (gaps - lse[:, None]).exp().float()
-            inside = torch.minimum(p, q.gather(-1, t_ids)).sum(-1)
-            outside = torch.minimum(q.scatter(-1, t_ids, 0.0), p[:, -1:]).sum(-1)
+            inside, outside = by_rows(_bracketed, head(h), t_ids, (gaps - lse[:, None]).exp().float())
             low += inside.sum().item()
             high += (inside + torch.minimum(p_tail, outside)).sum().item()
         count += len(hidden)
     return Bracket(low / count, high / count)
+
+
+def _bracketed(draft_logits, t_ids, p):
+    """For each row, the overlap on the stored ids, and the most that it can be on all others (where p is at most its smallest stored)."""
+    q = draft_logits.float().softmax(-1)
+    inside = torch.minimum(p, q.gather(-1, t_ids)).sum(-1)
+    return inside, torch.minimum(q.scatter_(-1, t_ids, 0.0), p[:, -1:]).sum(-1)
