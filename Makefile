@@ -2,13 +2,12 @@
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: help env lesson test lab bench notebooks
+.PHONY: help env lesson test lab notebooks
 
 help:
 	@echo "make lesson     the whole course in one run: environment, model, pipeline; ends with a table and a row in SCOREBOARD.md"
 	@echo "make test       every test, the notebooks among them"
 	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
-	@echo "make bench      how fast the parts run on this machine, against what the machine can do"
 	@echo "make notebooks  build the notebooks anew from notebooks/src"
 	@echo "make env        the environment alone (another Python: make env PYTHON=python3.12)"
 
@@ -28,9 +27,6 @@ test: env
 lab: env
 	@echo "Opening JupyterLab on the first notebook; stop it with Ctrl-C."
 	@$(VENV) -m jupyterlab $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB) notebooks/00_meet_the_pair.ipynb
-
-bench: env
-	@$(VENV) -m lessonlib bench
 
 notebooks: env
 	@$(VENV) -m lessonlib.workbook.build

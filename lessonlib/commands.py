@@ -72,10 +72,11 @@ def train(options):
     from lessonlib.distil.losses import Objective
     from lessonlib.drafts.truncated import truncated_draft
     from lessonlib.labels.store import LabelStore
-    from lessonlib.pair.draft_files import save_draft
+    from lessonlib.pair.draft_files import check_draft_folder, save_draft
     from lessonlib.pair.tokenizer_check import model_fingerprint
 
     objective = Objective(options.loss, T=options.T, beta=options.beta, ce_weight=options.ce_weight, renormalise=options.renormalise)
+    check_draft_folder(options.out)
     made = lesson_of(options)
     p = made.preset
     store = LabelStore(options.labels, expect={"target": model_fingerprint(made.target)})
@@ -153,10 +154,12 @@ def heal(options):
     """Make an off-the-shelf draft out of some of the target's layers."""
     from lessonlib.distil.heal import heal as run, perplexity, text_rows
     from lessonlib.distil.train import Recipe
-    from lessonlib.pair.draft_files import load_draft, save_draft
+    from lessonlib.measure.scoreboard import provenance
+    from lessonlib.pair.draft_files import check_draft_folder, load_draft, save_draft
     from lessonlib.pair.layers_draft import layers_draft
     from lessonlib.pair.tokenizer_check import model_fingerprint
 
+    check_draft_folder(options.out)
     made = lesson_of(options)
     target, on_gpu = made.target, made.preset.device == "cuda"
     rows, heldout = (text_rows(made.tokenizer, (row["text"] for row in read_jsonl(options.text / f"{name}.jsonl", "text")), options.length,
@@ -166,7 +169,7 @@ def heal(options):
     recipe = Recipe(steps=options.steps, lr=options.lr, batch_size=options.batch, micro_batch=min(options.batch, 32), seed=made.preset.seed, save_every=1000)
     losses = run(draft, target, rows, recipe, checkpoint=options.out.with_name(options.out.name + ".training"),
                  dtype=torch.bfloat16 if on_gpu else torch.float32)
-    save_draft(draft.eval(), options.out, target, kind="off-the-shelf", bits=options.bits, healing={
+    save_draft(draft.eval(), options.out, target, kind="off-the-shelf", bits=options.bits, made_by=provenance(), healing={
         "recipe": asdict(recipe), "training_tokens": rows.numel(), "tokens_seen": recipe.steps * options.batch * options.length,
         "last_loss": sum(losses[-100:]) / len(losses[-100:])})
     found = {name: perplexity(model, heldout) for name, model in (("target", target), ("draft", load_draft(options.out, target)))}

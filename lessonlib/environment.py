@@ -184,10 +184,11 @@ def merged_constraints(pins, found):
 def plan(found, pins, python=sys.executable):
     """What to do, to be run in the checkout, given what was found and the pins of the course; pure."""
     pip = (".venv/bin/python", "-m", "pip", "install", "--progress-bar=off", "--no-input")
-    wanted = [pin for group in GROUPS for pin in pins.get(group, ())]
+    kept = found.kept_torch
+    groups = (*GROUPS, "spark") if kept else GROUPS  # where there is a CUDA torch the preset may be spark, which reads its prompts from the hub
+    wanted = [pin for group in groups for pin in pins.get(group, ())]
     torch = next(pin for pin in wanted if pin.startswith("torch=="))
     wanted.remove(torch)
-    kept = found.kept_torch
     last = [Step(f"{OLDER[0].replace('==', ' ')} beside it, for the tests", (*pip, "--no-deps", "--target", OLDER_FOLDER, *OLDER)),
             Step("this project", (*pip, "--no-deps", "--no-build-isolation", "-e", "."))]
     if pins.get("data"):

@@ -29,6 +29,8 @@ from lessonlib.traffic.prompts import build_prompts, write_prompts
 from lessonlib.traffic.sources import jsonl_prompts, ultrachat_prompts
 
 SHIPPED_ANSWERS = DATA / "answers"
+SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}  # answers the course ships, of so many tokens, drawn with this seed
+SHIPPED_TOKENS, SHIPPED_SEED = 64, 0
 LIVE = 64  # answers of the shipped file that are drawn again, to show that the command makes them
 
 
@@ -79,9 +81,11 @@ class Lesson:
         return found
 
     def shipped(self, name):
-        """Whether the course ships this run of answers for this preset, and where."""
-        path = SHIPPED_ANSWERS / f"{name}.jsonl.gz"
-        return path if self.preset.name == "tiny" and path.exists() else None
+        """The file in which the course ships this run of answers, or None where this run's settings are not the shipped ones'."""
+        p, path = self.preset, SHIPPED_ANSWERS / f"{name}.jsonl.gz"
+        count = p.train_prompts if name == "train" else p.heldout_prompts
+        as_shipped = (p.name, p.prompts, p.seed) == ("tiny", None, SHIPPED_SEED) and count <= SHIPPED[name] and p.max_new_tokens <= SHIPPED_TOKENS
+        return path if as_shipped and path.exists() else None
 
     def answers(self, name):
         """The target's answers (t2): "train" and "heldout" at T = 1, or "heldout-greedy"; the shipped ones or drawn now."""
@@ -157,8 +161,8 @@ def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     tokenizer, target = lesson.tokenizer, lesson.target
     lesson.say("prompts: building train and held-out sets")
     print(lesson.prompts.table(), flush=True)
-    lesson.say(f"answers: {preset.train_prompts:,} to train on and {preset.heldout_prompts:,} held out, up to {preset.max_new_tokens} tokens each")
     train, heldout = lesson.answers("train"), lesson.answers("heldout")
+    lesson.say(f"answers: {len(train):,} to train on and {len(heldout):,} held out, up to {preset.max_new_tokens} tokens each")
     if lesson.shipped("train"):
         live = lesson.draw("train", [row["prompt"] for row in lesson.prompts.train[:min(LIVE, preset.train_prompts)]])
         same = sum(a["resp_ids"] == b["resp_ids"] for a, b in zip(live.rows, train.rows))

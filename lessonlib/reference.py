@@ -1,7 +1,5 @@
 """The files that the course ships and the numbers it records, each with the commit and the command that made it."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,40 +10,42 @@ from lessonlib.decode.drafter import Sampling
 from lessonlib.distil.heal import perplexity, text_rows
 from lessonlib.errors import LessonError
 from lessonlib.files import DATA, ROOT, read_json, read_jsonl, shown, write_json
-from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
-from lessonlib.measure import scoreboard
+from lessonlib.lesson import SHIPPED, SHIPPED_ANSWERS, SHIPPED_TOKENS, Lesson
 from lessonlib.measure.offline import offline_alpha
+from lessonlib.measure.scoreboard import provenance
 from lessonlib.pair.chat import end_of_turn_ids
 from lessonlib.pair.draft_files import load_draft
 from lessonlib.traffic.answers import Answers, write_shipped
 
 REFERENCE = DATA / "reference"
-SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}
 PERPLEXITY_ROWS = 64  # of 512 tokens each
 OPENINGS = ("The history of the city begins with", "In the morning the farmer", "A good teacher is", "The government of the United States has",
             "The word is used to", "The function returns", "When the war was over, the people", "It is important to", "The river flows", "This module provides")
 
 
-def provenance():
-    """The commit, command, machine and versions behind a recorded number."""
-    found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True)
-    if found.returncode:
-        raise LessonError("a recorded number must name its commit, and this folder is no git checkout; run the command in a clone.")
-    return {"commit": found.stdout.strip(), "command": "python -m lessonlib " + " ".join(sys.argv[1:]), "machine": scoreboard.machine(), "versions": scoreboard.versions()}
+def recorded_by():
+    """`provenance`, of a checkout in which nothing differs from its commit; LessonError otherwise, for nobody could make the file again."""
+    made = provenance()
+    if made["commit"] is None or made["commit"].endswith("-dirty"):
+        raise LessonError("a recorded number must name the commit that made it, and this folder is no clone as committed; commit first, or run the "
+                          "command in a fresh clone.")
+    return made
 
 
 def ship_answers(lesson):
     """Draw (or go on drawing) the tiny preset's three runs of answers and write them to data/answers."""
-    lesson = Lesson(replace(lesson.preset, max_new_tokens=64), lesson.folder)
+    made = recorded_by()  # before the first file changes the checkout
+    lesson = Lesson(replace(lesson.preset, max_new_tokens=SHIPPED_TOKENS), lesson.folder)
     for name, count in SHIPPED.items():
         rows = lesson.prompts.train if name == "train" else lesson.prompts.heldout
         answers = lesson.draw(name, [row["prompt"] for row in rows[:count]])
-        write_shipped(Answers({**answers.header, **provenance()}, answers.rows), SHIPPED_ANSWERS / f"{name}.jsonl.gz")
+        write_shipped(Answers({**answers.header, **made}, answers.rows), SHIPPED_ANSWERS / f"{name}.jsonl.gz")
         print(f"  {shown(SHIPPED_ANSWERS / name)}.jsonl.gz: {len(answers):,} answers, {sum(len(row['resp_ids']) for row in answers.rows):,} tokens", flush=True)
 
 
 def record_off_the_shelf(lesson, text):
     """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers."""
+    made = recorded_by()
     lesson = Lesson(replace(lesson.preset, heldout_prompts=SHIPPED["heldout"]), lesson.folder)
     target, tokenizer = lesson.target, lesson.tokenizer
     draft = load_draft(lesson.preset.draft, target)
@@ -57,7 +57,7 @@ def record_off_the_shelf(lesson, text):
         rows = np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])
         found[name] |= {"positions": len(measured.per_position), "alpha_by_answer": [round(row.mean(), 4) for row in rows],
                         "answer_lengths": list(measured.lengths)}
-    result = {**provenance(), "healing": read_json(ROOT / "checkpoints" / "off-the-shelf" / "draft.json"),
+    result = {**made, "healing": read_json(ROOT / "checkpoints" / "off-the-shelf" / "draft.json"),
               "heldout_generic_tokens": text_held_out.numel(),
               "perplexity": {name: perplexity(model, text_held_out) for name, model in (("target", target), ("draft", draft))},
               "before_distillation": found}
@@ -69,6 +69,7 @@ def record_off_the_shelf(lesson, text):
 
 def record_sentences(lesson):
     """Let the shipped off-the-shelf draft go on from ten openings, to show how it writes: the first draw of each, none picked."""
+    made = recorded_by()
     tokenizer, decoder = lesson.tokenizer, Decoder(load_draft(lesson.preset.draft, lesson.target))
     sentences = []
     for number, opening in enumerate(OPENINGS):
@@ -76,7 +77,7 @@ def record_sentences(lesson):
         sampling = Sampling(0.7, top_p=0.9, generator=torch.Generator().manual_seed(number))
         written = decoder.decode(prompt, 0, 60, eos_token_ids=end_of_turn_ids(tokenizer), sampling=sampling).tokens
         sentences.append(sentence_of(opening + tokenizer.decode(written, skip_special_tokens=True)))
-    write_json(REFERENCE / "off_the_shelf_sentences.json", {**provenance(), "temperature": 0.7, "top_p": 0.9, "sentences": sentences})
+    write_json(REFERENCE / "off_the_shelf_sentences.json", {**made, "temperature": 0.7, "top_p": 0.9, "sentences": sentences})
     print("\n".join(f"  {sentence}" for sentence in sentences))
 
 

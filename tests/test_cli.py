@@ -8,6 +8,7 @@ import pytest
 
 from lessonlib.cli import main, parser
 from lessonlib.files import ROOT
+from lessonlib.pair import presets
 
 
 def refused(capsys, *arguments):
@@ -59,12 +60,13 @@ def test_stores_and_drafts_that_do_not_match(capsys, tmp_path):
     assert "is missing" in refused(capsys, "alpha", "--preset", "tiny", "--answers", answers, "--draft", tmp_path / "no-draft")
 
 
-def test_settings_that_mean_nothing(capsys):
+def test_settings_that_mean_nothing(capsys, monkeypatch):
     say = ["say", "--preset", "tiny", "Hello", "--max-new-tokens", "4"]
     assert "K" in refused(capsys, *say, "--K", "-1")
     assert "temperature cannot be -0.5" in refused(capsys, *say, "--temperature", "-0.5")
     assert "--sweep-tokens cannot be 0" in refused(capsys, "sweep", "--preset", "tiny", "--sweep-tokens", "0")
     assert "no preset 'huge'" in refused(capsys, "say", "--preset", "huge", "Hello")
+    monkeypatch.setattr(presets, "gpu_gb", lambda: 0.0)
     assert "needs a CUDA GPU" in refused(capsys, "say", "--preset", "spark", "Hello")
 
 

@@ -146,5 +146,5 @@ def test_a_machine_path_is_recognised(text, names_one):
 
 def test_make_alone_names_every_command():
     said = subprocess.run(["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for command in ("lesson", "test", "lab", "bench", "notebooks"):
+    for command in ("lesson", "test", "lab", "notebooks"):
         assert re.search(rf"^make {command} ", said, re.M), said

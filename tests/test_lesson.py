@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lessonlib.environment import OLDER_FOLDER
 from lessonlib.files import ROOT
+from lessonlib.lesson import Lesson
+from lessonlib.pair.presets import preset
 
 SMALL = ["--train-prompts", "16", "--heldout-prompts", "8", "--max-new-tokens", "16", "--train-steps", "6", "--sweep-prompts", "1",
          "--sweep-tokens", "12", "--sweep-k", "1,2"]
@@ -26,6 +29,12 @@ def run(folder, older=False):
     if older:
         env["PYTHONPATH"] = str(ROOT / OLDER_FOLDER)
     return subprocess.run(command(folder), capture_output=True, text=True, cwd=ROOT, env=env)
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"train_prompts": 5000}, {"max_new_tokens": 128}, {"prompts": "mine.jsonl"}])
+def test_shipped_answers_serve_the_settings_they_were_drawn_with_and_no_others(change, tmp_path):
+    assert Lesson(preset("tiny"), tmp_path).shipped("train") is not None
+    assert Lesson(replace(preset("tiny"), **change), tmp_path).shipped("train") is None
 
 
 @pytest.fixture(scope="module")

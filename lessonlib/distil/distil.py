@@ -8,6 +8,7 @@ from lessonlib.distil.losses import Labels, Objective
 from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
 from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+from lessonlib.pair.tokenizer_check import model_fingerprint
 
 CHUNK = 1024  # rows of logits held at once
 
@@ -81,5 +82,5 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
         return [store_batch(store, chosen[start:start + size], objective, device) for start in range(0, len(chosen), size)]
 
     return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
-               [asdict(objective), store.manifest["answers"], store.k, store.rows, getattr(draft, "kept_layers", None)],
+               [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(draft)],
                on_step, label or f"training ({objective.name})", show)

@@ -12,6 +12,7 @@ import torch
 from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
 from lessonlib.pair.hidden import body_and_head
+from lessonlib.pair.tokenizer_check import model_fingerprint
 
 CHUNK = 4096  # rows of logits held at once: 0.8 GB in fp32 at a vocabulary of 49,152
 
@@ -80,7 +81,8 @@ def heal(draft, target, rows, recipe, checkpoint=None, dtype=torch.float32, labe
         hidden.backward(leaf.grad)
         return total
 
-    return fit(draft, micro_batches, backward, recipe, checkpoint, [*rows.shape, int(rows.sum(dtype=torch.long))], label=label)
+    return fit(draft, micro_batches, backward, recipe, checkpoint,
+               [*rows.shape, int(rows.sum(dtype=torch.long)), model_fingerprint(draft), model_fingerprint(target)], label=label)
 
 
 @torch.inference_mode()

@@ -1,6 +1,8 @@
 """SCOREBOARD.md: measured results, one row a run, written by the program and by nothing else."""
 
 import platform
+import subprocess
+import sys
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +33,12 @@ def machine():
 def versions():
     """The versions that a result depends on."""
     return f"torch {torch.__version__}, transformers {version('transformers')}, Python {platform.python_version()}"
+
+
+def provenance():
+    """{"commit", "command", "machine", "versions"} behind a result; the commit is None outside a git checkout."""
+    found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True)
+    return {"commit": found.stdout.strip() or None, "command": "python -m lessonlib " + " ".join(sys.argv[1:]), "machine": machine(), "versions": versions()}
 
 
 BOARD = ROOT / "SCOREBOARD.md"

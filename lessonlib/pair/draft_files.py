@@ -23,13 +23,15 @@ def save_draft(draft, folder, target, kind="draft", bits=32, **notes):
     """Write `draft` to `folder`, replacing what is there: its layers alone if the rest is the target's, else all of it.
 
     `bits=8` rounds the layers to int8 (`quantise_layers`); `notes` go into draft.json as they are. A draft that another
-    program loads without the target is saved with its own `save_pretrained`.
+    program loads without the target is saved with its own `save_pretrained`. Raises LessonError where `folder` holds
+    something other than a draft, and for bits that are not 8 or 32.
     """
     shares = shared_parts(draft, target)
     own = {name: parameter for name, parameter in draft.named_parameters() if name.startswith("model.layers.")}
     compact = shares == list(SHARED) and hasattr(draft, "kept_layers")
     if bits not in (8, 32) or (bits == 8 and not compact):
         raise LessonError("A draft is saved in 32 bits, or in 8 when only its layers are its own; leave bits at 32.")
+    check_draft_folder(folder)
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         if compact:
@@ -44,6 +46,15 @@ def save_draft(draft, folder, target, kind="draft", bits=32, **notes):
         remove(folder)
 
 
+def check_draft_folder(folder):
+    """Refuse (LessonError) to write a draft over a file, or over a folder that holds something else."""
+    folder = Path(folder)
+    if folder.is_dir() and ((folder / NOTE).is_file() or not any(folder.iterdir())):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise LessonError(f"{shown(folder)} holds something that is no draft, and a draft would replace it; name a folder that does not exist yet.")
+
+
 def load_draft(name, target, dtype=None):
     """The draft in a folder (or a whole model by name or hub id), ready to propose for `target`, on its device.
 
@@ -51,14 +62,14 @@ def load_draft(name, target, dtype=None):
     that was made for another target, for torn files, and where the vocabularies differ.
     """
     place, dtype = locate(name), dtype or target.dtype
-    if not isinstance(place, Path) or not (place / NOTE).is_file() or not (place / LAYERS).is_file():
+    note = read_json(place / NOTE) if isinstance(place, Path) and (place / NOTE).is_file() else None
+    if note and (found := model_fingerprint(target)) != note["target_fingerprint"]:
+        raise LessonError(f"The draft in {shown(place)} was made for another target ({note['target']}, "
+                          f"{note['target_fingerprint']}; this one is {found}); load that target, or distil a new draft.")
+    if not (note and note["layers"]):
         draft = load_model(place, target.device, dtype)
         check_pair(target, draft)
         return draft
-    note = read_json(place / NOTE)
-    if (found := model_fingerprint(target)) != note["target_fingerprint"]:
-        raise LessonError(f"The draft in {shown(place)} was made for another target ({note['target']}, "
-                          f"{note['target_fingerprint']}; this one is {found}); load that target, or distil a new draft.")
     tensors = read_tensors(place / LAYERS)
     draft = layers_draft(target, note["layers"])
     own = {key: parameter for key, parameter in draft.named_parameters() if key.startswith("model.layers.")}

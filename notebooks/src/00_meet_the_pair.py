@@ -28,27 +28,32 @@ import lessonlib, torch
 r"""
 ## Check the machine, choose the pair
 
-One line for each thing that is needed. The last line is the *preset*: the pair of models, the device and the number
-format, with the reason for the choice. To choose another one, set `LESSON_PRESET` to `tiny`, `spark`, `spark-open` or
-`custom` before you open the notebook; nothing below has to change.
+One line for each thing that is needed; after a ✗ stands what to do. The last line is the *preset*: the pair of models,
+the device and the number format, with the reason for the choice. To choose another one, set `LESSON_PRESET` to `tiny`,
+`spark`, `spark-open` or `custom` before you open the notebook; nothing below has to change.
 """
 
 # %%
 import os, platform, shutil, sys
 from importlib.metadata import version
+from lessonlib.environment import OLDER, OLDEST_PYTHON, OLDEST_TORCH, dotted
 
-at_least = lambda found, *least: tuple(map(int, found.split(".")[:2])) >= least
+numbers = lambda text: tuple(map(int, text.split(".")[:2]))
+oldest = numbers(OLDER[0].partition("==")[2])  # the oldest transformers that the course is tested with
 memory, disk = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, shutil.disk_usage(".").free / 1e9
-needs = {
-    "Python 3.11 or newer": (sys.version_info >= (3, 11), platform.python_version()),
-    "torch 2.6 or newer": (at_least(torch.__version__, 2, 6), torch.__version__),
-    "transformers 5.16 or newer": (at_least(version("transformers"), 5, 16), version("transformers")),
-    "two processor cores": (os.cpu_count() >= 2, os.cpu_count()),
-    "4 GB of memory": (memory > 3.8, f"{memory:.0f} GB"),
-    "1 GB of free disk": (disk > 1, f"{disk:.0f} GB"),
-}
-for need, (met, found) in needs.items():
-    print("✓" if met else "✗ (run: make env)", need, here(found))
+needs = [
+    (f"Python {dotted(OLDEST_PYTHON)} or newer", sys.version_info >= OLDEST_PYTHON, platform.python_version(),
+     f"run: make env PYTHON=python{dotted(OLDEST_PYTHON)}"),
+    (f"torch {dotted(OLDEST_TORCH)} or newer", numbers(torch.__version__) >= OLDEST_TORCH, torch.__version__,
+     "run: make env"),
+    (f"transformers {dotted(oldest)} or newer", numbers(version("transformers")) >= oldest, version("transformers"),
+     "run: make env"),
+    ("two processor cores", os.cpu_count() >= 2, os.cpu_count(), "it runs, only slower"),
+    ("4 GB of memory", memory > 3.8, f"{memory:.0f} GB", "use a machine with more"),
+    ("1 GB of free disk", disk > 1, f"{disk:.0f} GB", "free some space"),
+]
+for need, met, found, mend in needs:
+    print("✓" if met else f"✗ ({mend})", need, here(found))
 preset = lessonlib.preset()
 print(here(preset))
 
@@ -341,8 +346,8 @@ print(f"alpha on the first answer {slow.mean():.2f}, on all twenty {fast.alpha:.
 
 # %% [markdown]
 r"""
-The recorded answers are longer, sampled, and more of them are code, which is easier. In brackets, here as everywhere in
-the course, stands the 95 % interval.
+The recorded answers are other texts, to other prompts, and sampled. Which of these makes their alpha another one is not
+measured here. In brackets, here as everywhere in the course, stands the 95 % interval.
 
 ## Twenty rejections, side by side
 
@@ -402,21 +407,23 @@ names, counts = zip(*kinds.most_common())
 two_lines = [name.replace(", ", ",\n").replace("word of", "word\nof") for name in names]
 style.bars(ax, two_lines, {"rejections": counts}, form=".0f")
 ax.set(ylim=(0, max(counts) * 1.2), ylabel="rejections")
-style.finding(ax, f"Of {refused} rejections, {counts[0]} are plain differences of wording")
+style.finding(ax, f"Of {refused} rejections, {counts[0]} are of one kind: {names[0]}")
 told = "; ".join(f"{name}: {count}" for name, count in kinds.most_common())
 show(fig, f"The {refused} rejections in twenty answers by kind: {told}.")
 
 # %% [markdown]
 r"""
-**What they show.** Most refused guesses are sound: `I'll give` for `I'll tell`, `placed in a` for `placed on a`, `if
-radius is` for `if radius <`, a comma for `is`, the end of the answer for one more sentence. Four in ten are among the
-five tokens that the target itself likes best at that place. There the draft is not wrong. It is another writer.
+**What they show.** With the tiny pair about four in ten refused guesses are among the five tokens that the target itself
+likes best at that place. Some of the twenty rows read that way: `I'll give` for `I'll tell`, `you can` for `you may`,
+`personal choices` for `personal preferences`. Where a guess would have done as well, the draft is not wrong. It is another
+writer.
 
-**What they also show.** With the two Llamas you will find nearly all rejections to be of that sort. This draft is
-*small*, and some of its guesses are plainly worse. It does not look back at the prompt, where `fireworks` and `beach`
-stand to be copied (it proposed `ship` and `church`). It does not know the planets. And after `import` it proposes
-`asyncio`: it has read the Python manual. Training will not make four layers know all that thirty know. It can move every
-bet as close to the target's as four layers allow, and later notebooks measure how close that is.
+**What they also show.** The tiny pair's draft is *small*, and some of its guesses are plainly worse. After `Mercury,` it
+goes on with `the` where the target names the next planet. After `To undo a` it writes `task` where the target has
+`commit`. And wherever a rejection counts as *a word of the prompt*, what the target wanted stood there to be copied.
+Training will not make four layers know all that thirty know. It can move every bet as close to the target's as four
+layers allow, and later notebooks measure how close that is. With another pair the rows and the counts are others: read
+them before you judge it.
 
 So the plan of the course is not a cleverer draft but a better *impersonator*: let the target answer prompts like yours,
 write down its odds at every place, and train the draft on those odds.
@@ -424,8 +431,8 @@ write down its odds at every place, and train the draft on those odds.
 ## A bad guess costs time, never text
 
 One can read that a draft's errors may change the text a little. With an exact rule they cannot, and that is quickly
-measured. Two prompts, 24 tokens each, written in three ways: without a draft, with ours, and with a hopeless one, the
-target's first two layers without any training.
+measured. Two prompts, up to 24 tokens each, written in three ways: without a draft, with ours, and with a hopeless one,
+the target's first two layers without any training.
 """
 
 # %%
@@ -472,8 +479,8 @@ one where both spread their bets.
 - A round: the draft proposes $K$ tokens, one pass of the target verifies them, the guesses up to the first refusal are
   kept, and the target adds a token of its own. The text is the target's, whatever the draft does.
 - A guess is kept with probability $\alpha = \sum_x \min(p(x), q(x))$: the overlap of two models' bets, nothing else.
-- An off-the-shelf draft loses most guesses to wording and layout, few to facts. A good draft is an impersonator of its
-  target.
+- The tiny pair's off-the-shelf draft loses most guesses to wording and layout, few to facts. A good draft is an
+  impersonator of its target.
 
 ## Explain it back
 

@@ -453,28 +453,29 @@ print(f"plain decoding writes {measured(swept.rows[0].tokens_per_second, '.1f')}
 
 # %%
 Ks, low, high = zip(*((row.K, row.speedup.low, row.speedup.high) for row in swept.rows))
-gains = ", ".join(str(row.K) for row in swept.rows[1:] if row.speedup > 1)
+gains = ", ".join(str(row.K) for row in swept.rows[1:] if row.speedup.low > 1)
 fig, ax = style.figure(6.6, 3.0)
 style.lines(ax, Ks, {"measured": [row.speedup for row in swept.rows], "one alpha": [row.predicted for row in swept.rows],
                      "by position": [row.predicted_by_position for row in swept.rows]})
 ax.fill_between(Ks, low, high, color=style.TARGET, alpha=0.15, linewidth=0)
 ax.axhline(1, color=style.QUIET, linewidth=1)
 ax.set(xticks=Ks, xlabel="K, guesses a round", ylabel="times as fast as plain decoding")
-style.finding(ax, f"Here the draft gains at K = {gains}" if gains else "Here the draft gains at no K")
+style.finding(ax, f"The measured interval lies above 1 at {f'K = {gains}' if gains else 'no K'}")
 show(fig, "Speed-up against K: measured, with its 95 % interval over prompts, and predicted twice; 1 is plain decoding.")
 
 # %% [markdown]
 r"""
 The column *same text* is the greedy check: plain decoding's own tokens on every prompt, whatever $K$.
 
-What would a draft need here? The **break-even alpha** is the acceptance at which $K$ guesses cost exactly what they earn,
-at the costs just measured.
+What would a draft need here? The **break-even alpha** is the acceptance at which, by the formula, $K$ guesses cost
+exactly what they earn, at the costs just measured. The last column is the formula's verdict, a prediction: gain where
+alpha here is above the break-even, else lose. The clock may disagree.
 """
 
 # %%
 costs = swept.costs
 print(f"a target step: {measured(1e3 * costs.target_seconds, '.0f', 'ms')}; a draft step: {measured(costs.c, '.2f')} of that")
-print(" K   v(K)   break-even alpha  alpha here  K guesses a round")
+print(" K   v(K)   break-even alpha  alpha here  the formula predicts")
 for row in swept.rows[1:]:
     needed = lessonlib.break_even_alpha(row.K, costs.c, costs.v)
     alpha, verdict = row.counts.per_tested, here("gain" if row.counts.per_tested > needed else "lose")
@@ -482,18 +483,38 @@ for row in swept.rows[1:]:
 
 # %% [markdown]
 r"""
-**Read it honestly.** With this draft on a CPU there is little to win: some percent at $K = 1$ or 2, and beyond that a
-loss, because a longer round costs more than it writes. Three causes, each of them a number above:
+Now the verdict of the clock. It goes by the interval: where 1 lies inside, this run cannot tell gain from loss.
+"""
 
-- **alpha**: on these prompts the draft loses half of its tested guesses. That is what training raises, in notebook 06.
-- **c**: a draft with 4 of 30 layers ought to cost 0.13 steps. It costs about twice that, because each of its steps also
-  runs the output layer, whose 28 million weights for 49,152 tokens are twice those of its four layers.
-- **v(K)**: a GPU that waits for memory verifies five tokens in the time of one. Two CPU cores have no arithmetic to
-  spare, and more tokens in a pass soon cost a good part of a step.
+# %%
+def which(holds):
+    """The K of the sweep whose rows pass the test `holds`, as words."""
+    return here(", ".join(str(row.K) for row in swept.rows[1:] if holds(row)) or "none")
 
-On a quiet machine prediction and measurement agree within the interval. The measurement tends to lie a little lower: the
-formula leaves out what happens between the steps, choosing tokens and rolling back caches. The two predictions hardly
-differ here; by position is the sharper one where acceptance changes a lot along the round and $K$ is large.
+print("the interval lies above 1, a gain:               K =", which(lambda row: row.speedup.low > 1))
+print("the interval lies below 1, a loss:               K =", which(lambda row: row.speedup.high < 1))
+print("the interval holds 1, undecided:                 K =", which(lambda row: row.speedup.low <= 1 <= row.speedup.high))
+inside = lambda row, predicted: row.speedup.low <= predicted <= row.speedup.high
+print("the interval holds the one-alpha prediction:     K =", which(lambda row: inside(row, row.predicted)))
+print("the interval holds the prediction by position:   K =", which(lambda row: inside(row, row.predicted_by_position)))
+
+# %% [markdown]
+r"""
+**Read it honestly.** Where the draft gains, a round writes more than it costs; where it loses, it costs more than it
+writes. Three causes decide, each of them a number above:
+
+- **alpha**: the more guesses are kept, the more a round writes. Where alpha here is below the break-even, too few are.
+  That is what training is for, in notebook 06.
+- **c**: a draft with 4 of 30 layers, as in the tiny pair, would cost 0.13 steps by its layers alone. But each of its steps
+  also runs the output layer, whose 28 million weights for 49,152 tokens are twice those of its four layers. Counted by
+  weights, it costs 0.32.
+- **v(K)**: a GPU that waits for memory verifies five tokens in about the time of one. A CPU has less arithmetic to spare.
+  Where v(K) grows with $K$, a longer round must write that much more to pay.
+
+Where a prediction lies inside the interval, these three are enough to explain the measurement. Where it lies outside,
+look for something else. The formula leaves out what happens between the steps, choosing tokens and rolling back caches;
+that alone would make the measurement lower. A machine that is busier in one part of the run than in another can move it
+either way. The two predictions can differ where acceptance changes along the round; there by position is the sharper one.
 
 ## Write the row
 

@@ -214,8 +214,10 @@ def test_a_checkpoint_of_other_labels_another_loss_or_another_draft_is_refused(t
     train_draft(truncated_draft(target, 1), store, RECIPE, "kl", tmp_path / "run", show=False)
     fewer, wider = store_of(target, SEQS[:-1], tmp_path / "fewer", k=8), store_of(target, SEQS, tmp_path / "wider", k=9)
     middle = layers_draft(target, (1,))  # layers of the same names and shapes, cut out elsewhere
+    trained = truncated_draft(target, 1)
+    train_draft(trained, store, RECIPE, "ce", show=False)  # the same layers, trained before
     for draft, labels, objective in ((None, fewer, "kl"), (None, wider, "kl"), (None, store, "jsd"), (None, store, Objective("kl", 2.0)),
-                                     (None, store, Objective("kl", ce_weight=.1)), (middle, store, "kl"), (truncated_draft(target, 2), store, "kl")):
+                                     (None, store, Objective("kl", ce_weight=.1)), (middle, store, "kl"), (trained, store, "kl"), (truncated_draft(target, 2), store, "kl")):
         with pytest.raises(LessonError, match="another run"):
             train_draft(draft or truncated_draft(target, 1), labels, RECIPE, objective, tmp_path / "run", show=False)
 

@@ -82,7 +82,9 @@ def test_a_stopped_healing_ends_in_the_same_bits_and_other_text_is_refused(tmp_p
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "TextBatch", stopping)
         heal(cut, target, ROWS, RECIPE, tmp_path / "run")
-    with pytest.raises(LessonError, match="another run"):
-        heal(layers_draft(target, (0,)), target, (ROWS + 1) % 61, RECIPE, tmp_path / "run")
+    for draft, teacher, rows in ((layers_draft(target, (0,)), target, (ROWS + 1) % 61), (layers_draft(target, (1,)), target, ROWS),
+                                 (layers_draft(target, (0,)), tiny(layers=3, seed=9), ROWS)):
+        with pytest.raises(LessonError, match="another run"):
+            heal(draft, teacher, rows, RECIPE, tmp_path / "run")
     assert heal(again, target, ROWS, RECIPE, tmp_path / "run") == losses
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters()))

@@ -212,6 +212,25 @@ def test_a_draft_of_another_target_is_refused(tmp_path):
         load_draft(tmp_path / "draft", random_target(seed=1))
 
 
+def test_a_whole_draft_of_another_target_is_refused(tmp_path):
+    save_draft(random_target(seed=1, num_hidden_layers=2), tmp_path / "draft", random_target())
+    with pytest.raises(LessonError, match="another target"):
+        load_draft(tmp_path / "draft", random_target(seed=2))
+
+
+def test_a_draft_replaces_a_draft_and_nothing_else(tmp_path):
+    target = random_target()
+    (tmp_path / "empty").mkdir()
+    for _ in range(2):
+        save_draft(trained(target), tmp_path / "empty", target)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    for place in (tmp_path / "mine", tmp_path / "mine/thesis.txt"):
+        with pytest.raises(LessonError, match="no draft"):
+            save_draft(trained(target), place, target)
+    assert (tmp_path / "mine/thesis.txt").read_text() == "years of work"
+
+
 @pytest.mark.parametrize("damage", ["torn", "gone", "fewer"])
 def test_a_damaged_draft_is_refused(tmp_path, damage):
     target, folder = random_target(), tmp_path / "draft"

@@ -91,8 +91,8 @@ class Rounds(Explorable):
                 if text.get_visible() != (i <= number):
                     text.set_visible(i <= number)
         K, kept = len(found["proposed"]), found["kept"]
-        heading = f"Round {number}: the draft proposes {K} tokens, the target keeps {kept} and writes one of its own."
-        self.head.set_text(heading)
+        then = " and writes one of its own" if len(found["written"]) > kept else "; the text ends among them"
+        self.head.set_text(f"Round {number}: the draft proposes {K} tokens, the target keeps {kept}{then}.")
         self.draw_proposal(found)
         for name, (labels, bars, values) in self.bars.items():
             for (word, odds), label, bar, value in zip(found[name], labels, bars, values):
