@@ -25,9 +25,17 @@ def main(arguments=None):
         sys.exit(130)
 
 
+class OneSentence(argparse.ArgumentParser):
+    """A parser whose refusals are one sentence, as all others are, without the usage before it."""
+
+    def error(self, message):
+        """Say what is wrong and where the options are listed, and leave with exit code 2."""
+        self.exit(2, f"{self.prog.removeprefix('python -m ')}: {message}; see {self.prog} --help.\n")
+
+
 def parser():
     """The argument parser, one subparser a step."""
-    top = argparse.ArgumentParser("python -m lessonlib", description="Distil a draft model for a target and measure what it earns.")
+    top = OneSentence("python -m lessonlib", description="Distil a draft model for a target and measure what it earns.")
     steps = top.add_subparsers(dest="command", required=True, metavar="STEP")
     for add in (add_lesson, add_prompts, add_generate, add_score, add_train, add_alpha, add_sweep, add_say, add_generic_text, add_heal, add_reference):
         add(steps)
@@ -43,7 +51,7 @@ def add_step(steps, name, text, pair=True):
         step.add_argument("--draft-model", help="the separate draft of a custom pair (LESSON_DRAFT)")
         step.add_argument("--prompts", help="a JSON Lines file of prompts of your own (LESSON_PROMPTS)")
         step.add_argument("--folder", type=Path, help="where the run's files go (default: checkpoints/lesson-PRESET)")
-        step.add_argument("--seed", type=int)
+        step.add_argument("--seed", type=not_negative)
     return step
 
 
@@ -53,7 +61,7 @@ def add_lesson(steps):
     step.add_argument("--field", default="prompt", help="the field of your own file that holds the prompt")
     step.add_argument("--board", type=Path, default=ROOT / "SCOREBOARD.md", help="the scoreboard that gets the row")
     for name in ("train-prompts", "heldout-prompts", "max-new-tokens", "train-steps", "batch-size", "sweep-prompts", "sweep-tokens", "k"):
-        step.add_argument(f"--{name}", type=int, help="default: the preset's")
+        step.add_argument(f"--{name}", type=positive, help="default: the preset's")
     step.add_argument("--sweep-k", type=numbers, help="the K to sweep, such as 1,2,3,4")
 
 
@@ -70,9 +78,9 @@ def add_generate(steps):
     step.add_argument("--field", default="prompt")
     step.add_argument("--out", type=Path, required=True, help="JSON Lines file of answers")
     step.add_argument("--temperature", type=float, default=1.0, help="0 is greedy; otherwise the whole distribution is sampled")
-    step.add_argument("--max-new-tokens", type=int)
-    step.add_argument("--limit", type=int, help="answer the first so many prompts only")
-    step.add_argument("--batch", type=int, default=32, help="prompts answered at once")
+    step.add_argument("--max-new-tokens", type=positive)
+    step.add_argument("--limit", type=positive, help="answer the first so many prompts only")
+    step.add_argument("--batch", type=positive, default=32, help="prompts answered at once")
 
 
 def add_score(steps):
@@ -80,7 +88,7 @@ def add_score(steps):
     step = add_step(steps, "score", "label every answer with the target's odds: top k, tail mass; the alignment is checked (t3)")
     step.add_argument("--answers", type=Path, required=True)
     step.add_argument("--out", type=Path, required=True, help="folder of the label store")
-    step.add_argument("--k", type=int, help="favourite tokens kept a position (default 64)")
+    step.add_argument("--k", type=positive, help="favourite tokens kept a position (default 64)")
     step.add_argument("--temperatures", type=decimals, default=(), help="other temperatures to keep the tail mass at, such as 2,4")
 
 
@@ -90,16 +98,16 @@ def add_train(steps):
     step.add_argument("--labels", type=Path, required=True, help="folder of the label store")
     step.add_argument("--out", type=Path, required=True, help="folder for the draft")
     step.add_argument("--draft", help="the draft to start from: a folder or a name (default: the preset's separate draft)")
-    step.add_argument("--layers", type=int, help="start from the target's first so many layers instead")
+    step.add_argument("--layers", type=positive, help="start from the target's first so many layers instead")
     step.add_argument("--loss", default="kl", choices=LOSSES)
     step.add_argument("--T", type=float, default=1.0, help="distillation temperature")
     step.add_argument("--beta", type=float, default=0.5, help="weight of the target in jsd")
     step.add_argument("--ce-weight", type=float, default=0.0, help="weight of cross-entropy added to a divergence")
     step.add_argument("--renormalise", action="store_true", help="drop the tail bucket (to see what that costs)")
     step.add_argument("--lr", type=float)
-    step.add_argument("--train-steps", type=int)
-    step.add_argument("--batch-size", type=int, help="answers a step")
-    step.add_argument("--micro-batch", type=int, help="answers run at once; the result does not depend on it")
+    step.add_argument("--train-steps", type=positive)
+    step.add_argument("--batch-size", type=positive, help="answers a step")
+    step.add_argument("--micro-batch", type=positive, help="answers run at once; the result does not depend on it")
 
 
 def add_alpha(steps):
@@ -118,8 +126,8 @@ def add_sweep(steps):
     step.add_argument("--input", type=Path, help="JSON Lines of prompts (default: the 20 benchmark prompts)")
     step.add_argument("--field", default="prompt")
     step.add_argument("--sweep-k", type=numbers, help="the K to sweep, such as 1,2,3,4")
-    step.add_argument("--sweep-prompts", type=int)
-    step.add_argument("--sweep-tokens", type=int)
+    step.add_argument("--sweep-prompts", type=positive)
+    step.add_argument("--sweep-tokens", type=positive)
     add_sampling(step)
 
 
@@ -129,7 +137,7 @@ def add_say(steps):
     step.add_argument("prompt")
     step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
     step.add_argument("--K", type=int, default=2, help="tokens proposed a round; 0 is plain decoding")
-    step.add_argument("--max-new-tokens", type=int)
+    step.add_argument("--max-new-tokens", type=positive)
     add_sampling(step)
 
 
@@ -152,10 +160,10 @@ def add_heal(steps):
     step = add_step(steps, "heal", "make an off-the-shelf draft: some of the target's layers, trained on generic text (about 10 minutes on a large GPU)")
     step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with train.jsonl and heldout.jsonl (see generic-text)")
     step.add_argument("--out", type=Path, default=CHECKPOINTS / "healed", help="folder for the draft")
-    step.add_argument("--layers", type=numbers, default=(0, 1, 2, 29), help="which of the target's layers to keep")
-    step.add_argument("--steps", type=int, default=5700)
-    step.add_argument("--batch", type=int, default=32, help="rows of text a step")
-    step.add_argument("--length", type=int, default=512, help="tokens a row")
+    step.add_argument("--layers", type=numbers, help="which of the target's layers to keep, such as 0,1,2,29 (default: its first three and its last)")
+    step.add_argument("--steps", type=positive, default=5700)
+    step.add_argument("--batch", type=positive, default=32, help="rows of text a step")
+    step.add_argument("--length", type=positive, default=512, help="tokens a row")
     step.add_argument("--separator", type=int, default=0, help="the token id put between documents")
     step.add_argument("--lr", type=float, default=2e-3)
     step.add_argument("--bits", type=int, default=8, choices=(8, 32))
@@ -166,6 +174,22 @@ def add_reference(steps):
     step = add_step(steps, "reference", "make anew the files that the course ships: its answers, and the recorded run of the off-the-shelf draft")
     step.add_argument("what", choices=("answers", "off-the-shelf", "sentences"))
     step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with heldout.jsonl, for off-the-shelf")
+
+
+def positive(text, least=1):
+    """A whole number of `least` or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"cannot be {text}; give a whole number, {least} or more")
+    return value
+
+
+def not_negative(text):
+    """A whole number of 0 or more."""
+    return positive(text, least=0)
 
 
 def numbers(text):

@@ -15,14 +15,24 @@ def lesson_of(options):
     chosen = preset(options.preset, options.target, options.draft_model, options.prompts)
     sizes = {name: getattr(options, name) for name in ("seed", "train_prompts", "heldout_prompts", "max_new_tokens", "train_steps", "batch_size",
                                                        "sweep_prompts", "sweep_tokens", "sweep_k", "k") if getattr(options, name, None) is not None}
-    for name, value in sizes.items():
-        if name not in ("seed", "sweep_k") and value < 1:
-            raise LessonError(f"--{name.replace('_', '-')} cannot be {value}; give 1 or more.")
+    if any(K < 1 for K in sizes.get("sweep_k", ())):
+        raise LessonError(f"--sweep-k cannot be {','.join(map(str, sizes['sweep_k']))}; give 1 or more, plain decoding is always beside them.")
     if "train_steps" in sizes:
         sizes["separate_steps"] = sizes["train_steps"]
     chosen = replace(chosen, **sizes)
     print(chosen, flush=True)
     return Lesson(chosen, options.folder, getattr(options, "field", "prompt"))
+
+
+def prompt_texts(path, field):
+    """The prompts in `field` of a JSON Lines file, each a text or a list of messages; LessonError names the row that holds neither."""
+    found = [row[field] for row in read_jsonl(path, field)]
+    for number, prompt in enumerate(found, 1):
+        messages = isinstance(prompt, list) and prompt and all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in prompt)
+        if not (isinstance(prompt, str) or messages):
+            raise LessonError(f'{shown(path)} row {number}: the field "{field}" is neither a text nor a list of messages; '
+                              "name the field that holds the prompt.")
+    return found
 
 
 def lesson(options):
@@ -43,10 +53,7 @@ def generate(options):
     from lessonlib.traffic.engine import TransformersEngine
 
     made = lesson_of(options)
-    texts = [row[options.field] for row in read_jsonl(options.input, options.field)][:options.limit]
-    bad = next((number for number, text in enumerate(texts, 1) if not isinstance(text, (str, list))), None)
-    if bad is not None:
-        raise LessonError(f'{shown(options.input)} row {bad}: the field "{options.field}" is no text; name the field that holds the prompt.')
+    texts = prompt_texts(options.input, options.field)[:options.limit]
     run(made.target, made.tokenizer, texts, options.out, options.temperature, made.preset.max_new_tokens, made.preset.seed,
         TransformersEngine(made.target, options.batch))
     print(f"  written to {shown(options.out)}")
@@ -77,14 +84,13 @@ def train(options):
 
     objective = Objective(options.loss, T=options.T, beta=options.beta, ce_weight=options.ce_weight, renormalise=options.renormalise)
     check_draft_folder(options.out)
-    made = lesson_of(options)
-    p = made.preset
+    made, truncated = lesson_of(options), options.layers is not None
+    given = {name: value for name in ("lr", "micro_batch") if (value := getattr(options, name)) is not None}
+    recipe = replace(recipe_of(made.preset, "B" if truncated else "A"), **given)
     store = LabelStore(options.labels, expect={"target": model_fingerprint(made.target)})
-    draft = truncated_draft(made.target, options.layers) if options.layers else made.load(options.draft, torch.float32)
-    recipe = replace(recipe_of(p, "B" if options.layers else "A"), micro_batch=options.micro_batch)
-    recipe = replace(recipe, lr=options.lr or recipe.lr)
-    losses = train_draft(draft, store, recipe, objective, checkpoint=options.out.with_name(options.out.name + ".training"), dtype=p.dtype)
-    save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if options.layers else "separate",
+    draft = truncated_draft(made.target, options.layers) if truncated else made.load(options.draft, torch.float32)
+    losses = train_draft(draft, store, recipe, objective, checkpoint=options.out.with_name(options.out.name + ".training"), dtype=made.preset.dtype)
+    save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if truncated else "separate",
                training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
     print(f"  written to {shown(options.out)}")
 
@@ -93,10 +99,11 @@ def alpha(options):
     """Measure a draft offline on held-out answers."""
     from lessonlib.labels.score_answers import score_answers
     from lessonlib.measure.offline import alpha_bracket, offline_alpha
-    from lessonlib.traffic.answers import read_answers
+    from lessonlib.traffic.answers import check_written_by, read_answers
 
     made = lesson_of(options)
     answers = read_answers(options.answers)
+    check_written_by(answers, made.target)
     draft = made.load(options.draft)
     found = offline_alpha(draft, made.target, answers.sequences(), options.T)
     print(f"  {len(found.per_position):,} positions of {len(answers):,} answers, T = {options.T:g}")
@@ -116,7 +123,7 @@ def sweep(options):
 
     made = lesson_of(options)
     p = made.preset
-    texts = [row[options.field] for row in read_jsonl(options.input or DATA / "prompts_short.jsonl", options.field)][:p.sweep_prompts]
+    texts = prompt_texts(options.input or DATA / "prompts_short.jsonl", options.field)[:p.sweep_prompts]
     draft = made.load(options.draft)
     sampling = Sampling(options.temperature, options.top_k, options.top_p, torch.Generator().manual_seed(p.seed))
     found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
@@ -165,7 +172,8 @@ def heal(options):
     rows, heldout = (text_rows(made.tokenizer, (row["text"] for row in read_jsonl(options.text / f"{name}.jsonl", "text")), options.length,
                                separator=options.separator) for name in ("train", "heldout"))
     print(f"  generic text: {rows.numel():,} training tokens, {heldout.numel():,} held out", flush=True)
-    draft = layers_draft(target, options.layers)
+    last = target.config.num_hidden_layers - 1
+    draft = layers_draft(target, options.layers or (*range(min(3, last)), last))
     recipe = Recipe(steps=options.steps, lr=options.lr, batch_size=options.batch, micro_batch=min(options.batch, 32), seed=made.preset.seed, save_every=1000)
     losses = run(draft, target, rows, recipe, checkpoint=options.out.with_name(options.out.name + ".training"),
                  dtype=torch.bfloat16 if on_gpu else torch.float32)

@@ -26,7 +26,7 @@ from lessonlib.pair.tokenizer_check import check_same_tokenizer
 from lessonlib.progress import duration
 from lessonlib.traffic.answers import Answers, generate, read_shipped
 from lessonlib.traffic.prompts import build_prompts, write_prompts
-from lessonlib.traffic.sources import jsonl_prompts, ultrachat_prompts
+from lessonlib.traffic.sources import ULTRACHAT, jsonl_prompts, ultrachat_prompts
 
 SHIPPED_ANSWERS = DATA / "answers"
 SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}  # answers the course ships, of so many tokens, drawn with this seed
@@ -75,7 +75,7 @@ class Lesson:
         """Train and held-out prompts (t1), written beside the rest."""
         p, source = self.preset, None
         if p.prompts is not None:
-            source = ultrachat_prompts() if p.prompts.startswith("HuggingFaceH4/") else jsonl_prompts(p.prompts, self.field)
+            source = ultrachat_prompts() if p.prompts == ULTRACHAT else jsonl_prompts(p.prompts, self.field)
         found = build_prompts(seed=p.seed, sources=source, show=False)
         write_prompts(found, self.folder)
         return found
@@ -210,7 +210,8 @@ def summary(arms, swept, best):
               f"one draft step {costs.draft_seconds * 1e3:.1f} ms: c = {costs.c:.2f}, {v}", swept.table(),
               f"  The text is plain decoding's own, token for token, in {swept.rows[-1].identical} of {swept.prompts} prompts at K = {swept.rows[-1].K}.", ""]
     row = swept.best
-    verdict = (f"Speculative decoding wins here: {row.speedup:.2f} x at K = {row.K}." if row.speedup.low > 1 else
+    verdict = (f"Speculative decoding measures {row.speedup:.2f} x at K = {row.K}, but one prompt gives no interval." if swept.prompts == 1 else
+               f"Speculative decoding wins here: {row.speedup:.2f} x at K = {row.K}." if row.speedup.low > 1 else
                f"Speculative decoding loses here: {row.speedup:.2f} x at K = {row.K}; c and v(K) cost more than alpha = {row.counts.per_tested:.2f} repays." if row.speedup.high < 1 else
                f"No clear gain or loss here: {row.speedup:.2f} x at K = {row.K}, and the interval holds 1.")
     return "\n".join([*lines, verdict])
@@ -223,5 +224,5 @@ def record(lesson, best, swept, board):
         "pair": preset.target, "draft": best.shape, "training": best.training if best.training == UNTRAINED else f"{best.training}, {recipe_of(preset, best.shape).steps} steps", "alpha [95 %]": best.result.alpha,
         "top-1": f"{best.result.top1:.3f}", "K": row.K, "c": f"{swept.costs.c:.2f}", "v(K)": f"{swept.costs.v[row.K]:.2f}",
         "tokens/round": f"{row.counts.tokens_per_round:.2f}", "predicted": f"{row.predicted:.2f}x",
-        "measured [95 %]": f"{row.speedup:.2f}x [{row.speedup.low:.2f}, {row.speedup.high:.2f}]",
+        "measured [95 %]": f"{row.speedup:.2f}x {row.speedup.interval('.2f')}",
         "tok/s plain": f"{swept.rows[0].tokens_per_second:.1f}", "tok/s": f"{row.tokens_per_second:.1f}", "seed": preset.seed}, board)

@@ -5,9 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from support import answers_of, sequences, tiny, word_tokenizer
 
-from lessonlib.cli import main, parser
-from lessonlib.files import ROOT
+from lessonlib.cli import LOSSES, main, parser
+from lessonlib.distil.losses import DIVERGENCES
+from lessonlib.files import ROOT, read_json
 from lessonlib.pair import presets
 
 
@@ -35,6 +37,19 @@ def test_every_step_has_help():
         assert len(step.format_help()) > 100
 
 
+def test_the_losses_to_choose_from_are_those_there_are():
+    assert LOSSES == ("ce", *DIVERGENCES)
+
+
+def pair(folder, layers=5):
+    """A random target and a random draft on disk: the target, and the options that choose the two."""
+    target = tiny(layers=layers, vocab=97)
+    for name, model in (("target", target), ("draft", tiny(seed=1, layers=1, vocab=97))):
+        model.save_pretrained(folder / name)
+        word_tokenizer(size=97).save_pretrained(folder / name)
+    return target, ["--preset", "custom", "--target", folder / "target", "--draft-model", folder / "draft", "--prompts", folder / "prompts.jsonl"]
+
+
 def test_prompts_files_that_cannot_be_used(capsys, tmp_path):
     out = tmp_path / "answers.jsonl"
     generate = ["generate", "--preset", "tiny", "--out", out, "--input"]
@@ -56,18 +71,62 @@ def test_stores_and_drafts_that_do_not_match(capsys, tmp_path):
     answers = lines(tmp_path / "answers.jsonl", {"answers": 1, "target": "another", "tokenizer": "", "template": "", "temperature": 1.0, "seed": 0},
                     {"row": 0, "prompt_ids": [1, 2], "resp_ids": [3]})
     assert "another model" in refused(capsys, "score", "--preset", "tiny", "--answers", answers, "--out", tmp_path / "labels")
+    assert "another model" in refused(capsys, "alpha", "--preset", "tiny", "--answers", answers)
     assert "is missing" in refused(capsys, "alpha", "--preset", "tiny", "--answers", tmp_path / "none.jsonl")
-    assert "is missing" in refused(capsys, "alpha", "--preset", "tiny", "--answers", answers, "--draft", tmp_path / "no-draft")
 
 
 def test_settings_that_mean_nothing(capsys, monkeypatch):
     say = ["say", "--preset", "tiny", "Hello", "--max-new-tokens", "4"]
     assert "K" in refused(capsys, *say, "--K", "-1")
     assert "temperature cannot be -0.5" in refused(capsys, *say, "--temperature", "-0.5")
-    assert "--sweep-tokens cannot be 0" in refused(capsys, "sweep", "--preset", "tiny", "--sweep-tokens", "0")
     assert "no preset 'huge'" in refused(capsys, "say", "--preset", "huge", "Hello")
     monkeypatch.setattr(presets, "gpu_gb", lambda: 0.0)
     assert "needs a CUDA GPU" in refused(capsys, "say", "--preset", "spark", "Hello")
+
+
+@pytest.mark.parametrize("step, option, value", [
+    ("generate", "--batch", "0"), ("generate", "--limit", "-1"), ("generate", "--max-new-tokens", "0"), ("score", "--k", "0"),
+    ("train", "--layers", "0"), ("train", "--micro-batch", "0"), ("sweep", "--sweep-tokens", "0"), ("lesson", "--train-prompts", "some"),
+    ("heal", "--length", "0"), ("heal", "--batch", "1.5")])
+def test_a_count_below_one_is_refused(capsys, step, option, value):
+    assert f"{option}: cannot be {value}; give a whole number, 1 or more" in refused(capsys, step, option, value)
+
+
+def test_a_seed_below_zero_and_a_k_of_zero_are_refused_before_anything_runs(capsys):
+    assert "--seed: cannot be -1; give a whole number, 0 or more" in refused(capsys, "lesson", "--seed", "-1")
+    assert "--sweep-k cannot be 0,1" in refused(capsys, "lesson", "--preset", "tiny", "--sweep-k", "0,1")
+
+
+def test_a_learning_rate_of_zero_is_not_taken_for_none_given(capsys, tmp_path):
+    assert "learning rate above 0" in refused(capsys, "train", "--preset", "tiny", "--labels", tmp_path, "--out", tmp_path / "draft", "--lr", "0")
+
+
+@pytest.mark.parametrize("prompt", [5, None, {"text": "Hi"}, [], ["Hi"], [{"role": "user"}]])
+def test_a_prompt_that_is_no_text_is_refused_by_its_row(capsys, tmp_path, prompt):
+    given = ["--preset", "tiny", "--input", lines(tmp_path / "prompts.jsonl", {"prompt": "Hi"}, {"prompt": prompt})]
+    for step in (["generate", *given, "--out", tmp_path / "answers.jsonl"], ["sweep", *given]):
+        assert 'prompts.jsonl row 2: the field "prompt" is neither a text nor a list of messages' in refused(capsys, *step)
+
+
+@pytest.mark.parametrize("layers, given, kept", [(5, [], [0, 1, 2, 4]), (2, [], [0, 1]), (5, ["--layers", "1,3"], [1, 3])])
+def test_an_off_the_shelf_draft_keeps_the_first_three_layers_and_the_last_unless_told_otherwise(tmp_path, layers, given, kept):
+    _, chosen = pair(tmp_path, layers)
+    for name in ("train", "heldout"):
+        lines(tmp_path / f"{name}.jsonl", {"text": "one two three " * 9})
+    main([*map(str, ["heal", *chosen, "--text", tmp_path, "--out", tmp_path / "healed", "--steps", 1, "--batch", 2, "--length", 6, *given])])
+    assert read_json(tmp_path / "healed" / "draft.json")["layers"] == kept
+
+
+def test_alpha_is_measured_on_the_targets_own_answers_alone(capsys, tmp_path):
+    target, chosen = pair(tmp_path)
+    for writer, name in ((target, "own.jsonl"), (tiny(seed=2), "another.jsonl")):
+        answers = answers_of(writer, sequences(4))
+        lines(tmp_path / name, answers.header, *answers.rows)
+    main([*map(str, ["alpha", *chosen, "--answers", tmp_path / "own.jsonl", "--labels", tmp_path / "labels"])])
+    said = capsys.readouterr().out
+    assert "positions of 4 answers" in said and "from the labels alone, alpha at T = 1 lies between" in said
+    assert "written by another model" in refused(capsys, "alpha", *chosen, "--answers", tmp_path / "another.jsonl")
+    assert "no-draft is missing" in refused(capsys, "alpha", *chosen, "--answers", tmp_path / "own.jsonl", "--draft", tmp_path / "no-draft")
 
 
 def test_one_prompt_is_answered_the_same_with_and_without_a_draft(capsys):

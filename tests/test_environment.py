@@ -17,6 +17,8 @@ import yaml
 from lessonlib import environment
 from lessonlib.environment import Found, Step, Torch
 from lessonlib.errors import LessonError
+from lessonlib.pair import embedded
+from lessonlib.traffic import sources
 
 ROOT = Path(environment.__file__).resolve().parent.parent
 CONTAINER = "2.11.0a0+eb65b36914.nv26.03"
@@ -52,6 +54,12 @@ def test_the_three_files_hold_the_same_pins():
     assert all(re.fullmatch(r"[\w-]+==[\w.]+", pin) for group in pins.values() for pin in group)
     assert constraint_groups() == pins
     assert environment_yml_groups() == pins
+
+
+def test_what_messages_tell_to_install_is_what_is_pinned():
+    pins = environment.read_pins(ROOT)
+    assert [embedded.PACKAGE, *(f"{name}=={version}" for name, version in sources.PINS.items())] == pins["data"]
+    assert [sources.DATASETS] == pins["spark"]
 
 
 def test_conda_installs_every_pin_that_make_installs_with_dependencies():

@@ -71,8 +71,10 @@ def test_the_lesson_ends_with_its_table_its_sweep_and_a_scoreboard_row(finished)
             assert any(line.split()[:1] == [shape] and kind in line and training in line for line in again.stdout.splitlines())
     assert "c = " in again.stdout and "v(1) = " in again.stdout
     assert "token for token, in 1 of 1 prompts" in again.stdout
+    assert again.stdout.count("one prompt gives no interval") == 1 and "the interval holds 1" not in again.stdout
     rows = [line for line in (folder / "board.md").read_text().splitlines() if line.startswith("| 20")]
     assert len(rows) == 1 and "SmolLM2-135M-Instruct" in rows[0] and "transformers" in rows[0]
+    assert "x [-, -] |" in rows[0] and "nan" not in rows[0]
     result = json.loads((folder / "result.json").read_text())
     assert len(result["arms"]) == 6 and set(result["speedup"]) == {"0", "1", "2"}
     # six steps are enough for the truncated draft to leave the ground

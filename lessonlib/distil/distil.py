@@ -7,7 +7,7 @@ import torch
 from lessonlib.distil.losses import Labels, Objective
 from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
-from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+from lessonlib.pair.hidden import body_and_head, padded_responses
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 CHUNK = 1024  # rows of logits held at once
@@ -30,12 +30,11 @@ class Batch:
 def store_batch(store, indices, objective, device):
     """The Batch of the store's sequences `indices`, with the target's odds if the objective needs them."""
     sequences = [store.sequence(i) for i in indices]
-    ids = right_padded([[*prompt, *resp] for prompt, resp in sequences], device)
-    positions = response_rows([len(prompt) for prompt, _ in sequences], [len(resp) for _, resp in sequences], ids.shape[1])
+    ids, positions = padded_responses(sequences, device)
     T = 1.0 if objective.renormalise else objective.T  # without the tail no normaliser is needed, so none is asked for
     odds = [torch.cat(part) for part in zip(*(store.kl_inputs(i, T) for i in indices))] if objective.needs_odds else []
     labels = Labels(torch.tensor([token for _, resp in sequences for token in resp]), *odds)
-    return Batch(ids, positions.to(device), labels.to(device))
+    return Batch(ids, positions, labels.to(device))
 
 
 def backward(draft, batch, scale, objective, dtype=torch.float32):

@@ -30,7 +30,12 @@ class TextBatch:
 
 
 def text_rows(tokenizer, documents, length, separator):
-    """Documents (an iterable of str) as one stream of ids with `separator` after each, cut into rows: int32 [N, length], the rest dropped."""
+    """Documents (an iterable of str) as one stream of ids with `separator` after each, cut into rows: int32 [N, length], the rest dropped.
+
+    Raises LessonError for a length below 2 and for text that does not fill one row.
+    """
+    if length < 2:
+        raise LessonError(f"a row of {length} tokens leaves none to predict from the one before; give rows of 2 or more.")
     stream = []
     for ids in _encoded(tokenizer, documents):
         stream += ids + [separator]
@@ -54,7 +59,7 @@ def heal(draft, target, rows, recipe, checkpoint=None, dtype=torch.float32, labe
     dtype: what the matrix products run in (bf16 on a GPU); the weights that train are fp32 throughout. Recipe as in `fit`.
     """
     device = next(draft.parameters()).device
-    _, head = body_and_head(draft)
+    body, head = body_and_head(draft)
     target_body, target_head = body_and_head(target)
     size = recipe.micro_batch or recipe.batch_size
 
@@ -68,13 +73,14 @@ def heal(draft, target, rows, recipe, checkpoint=None, dtype=torch.float32, labe
         with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
             with torch.no_grad():
                 teacher = target_body(batch.ids)[:, :-1].flatten(0, 1)
-            hidden = draft.base_model(batch.ids, use_cache=False).last_hidden_state[:, :-1].flatten(0, 1)
+            hidden = body(batch.ids)[:, :-1].flatten(0, 1)
             leaf = hidden.detach().requires_grad_(True)
             total = torch.zeros((), device=device)
             for h, t in zip(leaf.split(CHUNK), teacher.split(CHUNK)):
                 with torch.no_grad():
                     log_p = target_head(t).float().log_softmax(-1)
                 log_q = head(h).float().log_softmax(-1)
+                # `forward_kl` without its floors: a log_softmax needs none, and over the whole vocabulary they take half as long again
                 loss = (log_p.exp() * (log_p - log_q)).sum()
                 (loss * scale).backward()
                 total += loss.detach()

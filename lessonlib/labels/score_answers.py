@@ -1,11 +1,11 @@
 """Scoring a file of answers into a label store, in an order that wastes little padding, and going on after an interruption."""
 
 from lessonlib.errors import LessonError
+from lessonlib.files import fingerprint
 from lessonlib.labels.scorer import score
 from lessonlib.labels.store import LabelStore, StoreWriter
-from lessonlib.pair.tokenizer_check import model_fingerprint
-from lessonlib.files import fingerprint
 from lessonlib.progress import Progress
+from lessonlib.traffic.answers import check_written_by
 
 WINDOW = 256  # sequences sorted by length together
 
@@ -15,17 +15,14 @@ def score_answers(target, answers, folder, k=64, temperatures=(), shard_rows=65_
 
     answers: Answers, of this target (LessonError otherwise); temperatures: besides 1, at which the tail mass is kept too.
     """
+    check_written_by(answers, target)
     header = answers.header
-    target_fingerprint = model_fingerprint(target)
-    if header["target"] != target_fingerprint:
-        raise LessonError(f"these answers were written by another model ({header['target']}, this one is {target_fingerprint}); "
-                          "let this target write its own with `generate`.")
     sequences = answers.sequences()
     if not sequences:
         raise LessonError("there is no answer with any token to score; generate some first.")
-    facts = {"target": target_fingerprint, "tokenizer": header["tokenizer"], "template": header["template"], "vocabulary": target.config.vocab_size,
-             "dtype": str(target.dtype).removeprefix("torch."), "text_temperature": header["temperature"], "seed": header["seed"],
-             "answers": fingerprint([header, sequences])}
+    facts = {"target": header["target"], "tokenizer": header["tokenizer"], "template": header["template"],
+             "vocabulary": target.config.get_text_config().vocab_size, "dtype": str(target.dtype).removeprefix("torch."),
+             "text_temperature": header["temperature"], "seed": header["seed"], "answers": fingerprint([header, sequences])}
     writer = StoreWriter(folder, k, facts, temperatures, shard_rows)
     if not writer.complete:
         waiting = _ordered(sequences)[writer.sequences:]
@@ -35,7 +32,7 @@ def score_answers(target, answers, folder, k=64, temperatures=(), shard_rows=65_
             progress.add(len(resp_ids))
         writer.close()
         progress.finish()
-    return LabelStore(folder, expect={"target": target_fingerprint, "k": k})
+    return LabelStore(folder, expect={"target": header["target"], "k": k})
 
 
 def _ordered(sequences):

@@ -6,7 +6,7 @@ import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.kernels.topk_lse import topk_lse
-from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+from lessonlib.pair.hidden import body_and_head, response_hidden
 from lessonlib.pair.step import check_fits
 
 CHUNK = 512  # rows of logits held at once
@@ -56,15 +56,12 @@ def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
                 raise LessonError("a sequence has no response tokens, so there is nothing to score; leave it out.")
             check_fits(target, list(prompt_ids), 0)
             check_fits(target, [*prompt_ids, *resp_ids], 0)
-        ids = right_padded([[*prompt, *resp] for prompt, resp in batch], head.weight.device)
-        lengths = [len(resp) for _, resp in batch]
-        rows = response_rows([len(prompt) for prompt, _ in batch], lengths, ids.shape[1]).to(ids.device)
-        hidden = body(ids).flatten(0, 1)[rows]
+        hidden = response_hidden(body, batch, head.weight.device)
         parts = [_keep(head(chunk), k, extra_temperatures) for chunk in hidden.split(CHUNK)]
         columns = [torch.cat(column).cpu() for column in zip(*parts)]
         if not torch.isfinite(columns[2]).all():
             raise LessonError("the target's logits are not finite at some position; check the weights and the number format it runs in.")
-        for ids, values, lse, log_tail, *extra in zip(*(column.split(lengths) for column in columns)):
+        for ids, values, lse, log_tail, *extra in zip(*(column.split([len(resp) for _, resp in batch]) for column in columns)):
             yield Scored(ids, values, lse, log_tail, dict(zip(extra_temperatures, extra)))
 
 

@@ -5,7 +5,6 @@ log tail mass (fp32). Why gaps and not the logits: probabilities are then (1 - t
 while fp16 logits beside an exact logsumexp often leave a negative tail. Beside each shard lie its sequences' token ids.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -101,11 +100,11 @@ class StoreWriter:
 class LabelStore:
     """Reads a store, memory-mapped: sequence by sequence, labels ready for the losses.
 
-    expect: facts that must agree with the manifest ({"target": ..., "tokenizer": ..., "k": ...}); verify also reads every byte and
-    compares checksums. Raises LessonError, in one sentence, for a store that is missing, incomplete, torn, or of something else.
+    expect: facts that must agree with the manifest ({"target": ..., "tokenizer": ..., "k": ...}). Raises LessonError, in one sentence,
+    for a store that is missing, incomplete, of something else, or torn: every file is read once and its checksum compared.
     """
 
-    def __init__(self, folder, expect=None, verify=True):
+    def __init__(self, folder, expect=None):
         self.folder = Path(folder)
         if not (self.folder / "manifest.json").is_file():
             raise LessonError(f"{shown(folder)} is no label store (it has no manifest.json); make one with `python -m lessonlib score`.")
@@ -119,7 +118,7 @@ class LabelStore:
                 raise LessonError(f"{shown(folder)} was made for another {name} ({m.get(name)}, wanted {wanted}); score the answers again with this one.")
         self.k, self._shards, self._index = m["k"], [], []
         for number, entry in enumerate(m["shards"]):
-            labels, texts = (self._open(name, number, entry[name], verify) for name in ("labels", "texts"))
+            labels, texts = (self._open(name, number, entry[name]) for name in ("labels", "texts"))
             self._shards.append(labels)
             prompts, responses = (np.split(texts[f"{name}_ids"].numpy(), np.cumsum(texts[f"{name}_lengths"].numpy())[:-1]) for name in ("prompt", "resp"))
             first = 0
@@ -127,11 +126,11 @@ class LabelStore:
                 self._index.append((number, first, first + len(resp_ids), prompt_ids, resp_ids))
                 first += len(resp_ids)
 
-    def _open(self, name, number, entry, verify):
+    def _open(self, name, number, entry):
         path = self.folder / f"{name}-{number:05d}.safetensors"
         torn = f"the shard {shown(path)} is torn or damaged; delete {shown(self.folder)} and score the answers again."
         try:
-            if os.path.getsize(path) != entry["bytes"] or (verify and sha256(path) != entry["sha256"]):
+            if sha256(path) != entry["sha256"]:
                 raise LessonError(torn)
             with safe_open(path, framework="pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys()}

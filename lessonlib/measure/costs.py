@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
+import torch
+
+from lessonlib.decode.drafter import Sampling
 from lessonlib.pair.step import CachedModel, context_length, synchronize
 
 
@@ -17,22 +20,52 @@ class StepCosts:
     v: dict
 
 
+class _Proposals:
+    """A Drafter in the shape of a CachedModel, so that both are timed alike: its step is propose(1), and then it is told of one more token.
+
+    It is not reset for each turn: one that reads its text only when it proposes would read the whole prefix in every time that is taken.
+    """
+
+    def __init__(self, drafter, device):
+        self.drafter, self.device = drafter, device
+
+    def read(self, tokens):
+        self.drafter.reset(tokens or [0], Sampling())
+
+    def run(self, tokens):
+        self.drafter.propose(1)
+        self.told = tokens
+
+    def rollback(self, length):
+        self.drafter.observe(self.told)
+
+
+@torch.inference_mode()  # as the decoder runs a drafter
 def step_costs(target, draft, Ks, prefix=128, repeats=9):
     """Measure StepCosts with `prefix` tokens in each cache: medians of `repeats` rounds, in each of which everything is timed once.
 
-    Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft may be None (c is 0 then).
-    The prefix is shortened where the models have too few positions for it.
+    Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft: a causal LM or a Drafter around
+    one, whose step is timed; any other Drafter, whose propose(1) is timed, greedily; or None (c is 0 then). The prefix is shortened where
+    one of them has too few positions for it.
     """
-    steps = {"target": CachedModel(target)} | ({} if draft is None else {"draft": CachedModel(draft)})
-    widths = sorted({1, *(K + 1 for K in Ks)})
+    draft = getattr(getattr(draft, "step", None), "model", draft)
+    steps = {"target": CachedModel(target)}
+    longest = [context_length(target)]
+    if hasattr(draft, "propose"):
+        steps["draft"] = _Proposals(draft, steps["target"].device)
+        longest.append(getattr(draft, "longest", None))
+    elif draft is not None:
+        steps["draft"] = CachedModel(draft)
+        longest.append(context_length(draft))
+    widths, turns = sorted({1, *(K + 1 for K in Ks)}), repeats + 2  # two turns of warm-up
     jobs = [("target", n) for n in widths] + [(name, 1) for name in steps if name == "draft"]
-    longest = [n for step in steps.values() if (n := context_length(step.model)) is not None]
-    prefix = max(0, min([prefix, *(n - widths[-1] for n in longest)]))
+    room = max(widths[-1], turns)  # a pass is taken back, but a drafter's text grows by a token a turn
+    prefix = max(0, min([prefix, *(n - room for n in longest if n is not None)]))
     text = [token % target.config.get_text_config().vocab_size for token in range(prefix + widths[-1])]
     for step in steps.values():
         step.read(text[:prefix])
     seconds = {job: [] for job in jobs}
-    for turn in range(repeats + 2):  # two turns of warm-up
+    for turn in range(turns):
         for name, n in jobs:
             step = steps[name]
             synchronize(step.device)

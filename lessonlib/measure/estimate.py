@@ -1,5 +1,7 @@
 """A measured mean with the interval that says how far to trust it."""
 
+import math
+
 import numpy as np
 
 RESAMPLES = 2000
@@ -13,17 +15,18 @@ class Estimate(float):
         self.low, self.high = float(low), float(high)
         return self
 
-    def __getnewargs__(self):
-        return float(self), self.low, self.high
+    def interval(self, spec=".4f"):
+        """The interval as text, its bounds formatted by `spec`; one that is not known (NaN) is a dash."""
+        return f"[{', '.join('-' if math.isnan(bound) else format(bound, spec) for bound in (self.low, self.high))}]"
 
     def __repr__(self):
-        return f"{float(self):.4f} [{self.low:.4f}, {self.high:.4f}]"
+        return f"{float(self):.4f} {self.interval()}"
 
     __str__ = __repr__
 
     def signed(self):
         """The same with signs, for a difference."""
-        return f"{float(self):+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+        return f"{float(self):+.4f} {self.interval('+.4f')}"
 
 
 def ratio_estimate(numerators, denominators, seed=0):

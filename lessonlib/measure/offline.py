@@ -10,7 +10,8 @@ from lessonlib.errors import LessonError
 from lessonlib.kernels.rows import by_rows
 from lessonlib.labels.scorer import batches
 from lessonlib.measure.estimate import Estimate, ratio_estimate
-from lessonlib.pair.hidden import body_and_head, response_rows, right_padded
+from lessonlib.pair.hidden import body_and_head, response_hidden
+from lessonlib.pair.step import check_fits
 from lessonlib.pair.tokenizer_check import check_pair
 
 CHUNK = 512  # rows of both models' logits held at once
@@ -43,7 +44,8 @@ def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
 
     seqs: list of (prompt_ids, resp_ids), best drawn at the T that is served; T: the temperature of both models' odds (top1 does not
     depend on it). Whole vocabulary, fp32. Exact for the first proposal of a round, an approximation for later ones. Raises
-    LessonError for sequences without response, T <= 0, or models that do not share a vocabulary. Built in notebook 05.
+    LessonError for sequences without response, with ids outside the vocabulary or too long for a model, for T <= 0, and for models that do
+    not share a vocabulary. Built in notebook 05.
     """
     return offline_alphas([draft], target, seqs, T, batch_tokens)[0]
 
@@ -58,6 +60,9 @@ def offline_alphas(drafts, target, seqs, T=1.0, batch_tokens=4096):
         raise LessonError("offline alpha needs sequences with at least one prompt token and one response token each; leave the others out.")
     for draft in drafts:
         check_pair(target, draft)
+    for model in (target, *drafts):
+        for prompt, resp in seqs:
+            check_fits(model, [*prompt, *resp], 0)
     columns = [[] for _ in drafts]
     order = sorted(range(len(seqs)), key=lambda i: sum(map(len, seqs[i])))  # neighbours of like length need little padding
     for batch in batches((seqs[i] for i in order), batch_tokens):
@@ -73,9 +78,7 @@ def offline_alphas(drafts, target, seqs, T=1.0, batch_tokens=4096):
 def _read(model, batch):
     """(head, hidden states of the rows that predict response tokens, in chunks) of a model over a batch of (prompt, response) ids."""
     body, head = body_and_head(model)
-    ids = right_padded([[*prompt, *resp] for prompt, resp in batch], head.weight.device)
-    rows = response_rows([len(prompt) for prompt, _ in batch], [len(resp) for _, resp in batch], ids.shape[1]).to(ids.device)
-    return head, body(ids).flatten(0, 1)[rows].split(CHUNK)
+    return head, response_hidden(body, batch, head.weight.device).split(CHUNK)
 
 
 def _summed(columns, order, lengths):
@@ -122,15 +125,17 @@ def alpha_bracket(draft, store, batch_sequences=8):
     """Bracket a draft's alpha from stored labels, without the target: [S, S + min(p_tail, sum over the tail of min(p_k, q))]; returns Bracket.
 
     S is the overlap on the stored ids; outside them the target's probability is at most p_k, the smallest stored one, and p_tail in all.
+    Raises LessonError for a draft with another vocabulary than the labels' target.
     """
+    stored, own = store.manifest.get("vocabulary"), draft.config.get_text_config().vocab_size
+    if stored not in (None, own):
+        raise LessonError(f"these labels are of a target that scores {stored:,} tokens and the draft scores {own:,}; "
+                          "take a draft with the target's vocabulary.")
     body, head = body_and_head(draft)
     low, high, count = 0.0, 0.0, 0
     for start in range(0, len(store), batch_sequences):
         indices = range(start, min(start + batch_sequences, len(store)))
-        sequences = [store.sequence(i) for i in indices]
-        ids = right_padded([[*prompt, *resp] for prompt, resp in sequences], head.weight.device)
-        rows = response_rows([len(p) for p, _ in sequences], [len(r) for _, r in sequences], ids.shape[1]).to(ids.device)
-        hidden = body(ids).flatten(0, 1)[rows]
+        hidden = response_hidden(body, [store.sequence(i) for i in indices], head.weight.device)
         labels = [torch.cat(part).to(hidden.device) for part in zip(*(store.kl_inputs(i) for i in indices))]
         tails = torch.cat([store.log_tail(i) for i in indices]).exp().to(hidden.device)
         for h, t_ids, gaps, lse, p_tail in zip(*(part.split(CHUNK) for part in (hidden, *labels, tails))):

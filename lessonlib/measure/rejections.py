@@ -48,8 +48,9 @@ class Round:
 def record_rounds(target, draft, prompt_ids, K, max_new_tokens, eos_token_ids=(), bets=5):
     """Decode greedily with a draft model and keep a record of every round; returns (Decoded, list of Round).
 
-    Arguments as `spec_greedy`; bets: how many of each model's likeliest tokens to note. Both models then read the finished text once:
-    what was kept is the target's own text, so the odds read there are those of the round itself. Raises LessonError for K = 0.
+    target, draft: causal LMs, for both then read the finished text once (what was kept is the target's own text, so the odds read there
+    are those of the round itself); bets: how many of each model's likeliest tokens to note; the other arguments as in `spec_greedy`.
+    Raises LessonError for K = 0 and where `spec_greedy` does.
     """
     if K == 0:
         raise LessonError("a record of rounds with K = 0 would hold no proposals; propose at least one token a round.")

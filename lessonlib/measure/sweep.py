@@ -47,7 +47,7 @@ class Sweep:
             counts = row.counts
             kept = " ".join(f"{share:.2f}" for share in counts.conditional)
             tested = f"{counts.per_tested:.3f}" if row.K else "  -  "
-            lines.append(f"  {row.K}  {row.tokens_per_second:6.1f}  {row.speedup:.2f}x [{row.speedup.low:.2f}, {row.speedup.high:.2f}]   "
+            lines.append(f"  {row.K}  {row.tokens_per_second:6.1f}  {row.speedup:.2f}x {row.speedup.interval('.2f'):<12}   "
                          f"{row.predicted:8.2f}x  {row.predicted_by_position:10.2f}x  {counts.tokens_per_round:12.2f}  {tested:>10}  {kept}")
         return "\n".join(lines)
 
@@ -77,7 +77,7 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
             runs[K].append(decoder.decode(prompt, K, max_new_tokens, drafter if K else None, eos_token_ids, sampling))
             progress.add()
     progress.finish()
-    costs = step_costs(target, getattr(getattr(drafter, "step", None), "model", None), Ks)
+    costs = step_costs(target, drafter, Ks)
     rows = [_row(K, runs[K], runs[0], costs) for K in settings]
     return Sweep(rows, costs, len(prompts))
 

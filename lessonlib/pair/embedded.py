@@ -26,19 +26,19 @@ LAYER_PARTS = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "at
 OTHER_PARTS = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 
 
-def ensure_embedded_target(folder=None, verify=False):
+def ensure_embedded_target(folder=None):
     """The folder of the embedded target's checkpoint (fp32 weights, tokenizer), made now if it is not there or not whole.
 
-    Looks at the files' sizes only, or with `verify` at their checksums. Raises LessonError when the model file is missing or
-    not the published one, and when the disk is full; nothing half-made is left then.
+    Raises LessonError when the model file is missing or not the published one, and when the disk is full; nothing half-made is
+    left then.
     """
     folder = CHECKPOINTS / NAME if folder is None else Path(folder)
-    if not whole(folder, verify):
+    if not whole(folder):
         try:
             convert(gguf_path(), folder)
         except OSError:
             # Another process may have made the same checkpoint meanwhile: its folder stands in our way, and is as good.
-            if not whole(folder, verify):
+            if not whole(folder):
                 raise
     return folder
 
@@ -59,14 +59,12 @@ def gguf_path():
     return path
 
 
-def whole(folder, verify=False):
-    """Whether `folder` holds every file its manifest lists, of the same size (with `verify`: the same checksum)."""
+def whole(folder):
+    """Whether `folder` holds every file its manifest lists, of the same size: to read 540 MB each time would take longer."""
     try:
         manifest = read_json(folder / "manifest.json")
-        files = manifest["files"].items()
         return ((manifest["source_sha256"], manifest["layout"]) == (GGUF_SHA256, LAYOUT)
-                and all((folder / name).stat().st_size == entry["bytes"] for name, entry in files)
-                and not (verify and any(sha256(folder / name) != entry["sha256"] for name, entry in files)))
+                and all((folder / name).stat().st_size == entry["bytes"] for name, entry in manifest["files"].items()))
     except (LessonError, FileNotFoundError, KeyError, TypeError, AttributeError):
         return False
 
@@ -89,8 +87,7 @@ def convert(source, folder):
                          pad_token_id=config.pad_token_id).save_pretrained(temporary)
         gguf_tokenizer(reader).save_pretrained(temporary)
         write_tensors(temporary / "model.safetensors", gguf_tensors(reader, config))
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-                 for path in sorted(temporary.iterdir())}
+        files = {path.name: {"bytes": path.stat().st_size} for path in sorted(temporary.iterdir())}
         write_json(temporary / "manifest.json", {"source_sha256": GGUF_SHA256, "layout": LAYOUT, "files": files})
         remove(folder)
 

@@ -34,22 +34,21 @@ def _check_head(model, body, head):
                           "use a Llama- or Qwen-style model.")
 
 
-def right_padded(sequences, device):
-    """[B, S] int64 of sequences of different lengths, padded with 0 on the right.
+def padded_responses(sequences, device):
+    """(ids [B, S], rows [R]), int64, of B (prompt_ids, resp_ids): padded with 0 on the right; the rows of [B * S] that predict the R response tokens.
 
     In a causal model nothing sees what comes after it, so with the padding on the right neither an attention mask nor position ids are needed.
-    """
-    longest = max(map(len, sequences))
-    ids = torch.zeros(len(sequences), longest, dtype=torch.long)
-    for row, sequence in zip(ids, sequences):
-        row[: len(sequence)] = torch.as_tensor(sequence)
-    return ids.to(device)
-
-
-def response_rows(prompt_lengths, response_lengths, padded_length):
-    """Which rows of hidden [B * S, width] predict response tokens: int64, sequence after sequence.
-
     Response token j of a prompt of s tokens stands at position s + j and is predicted at s + j - 1: the first from the last prompt token.
     """
-    return torch.cat([torch.arange(length) + b * padded_length + start - 1
-                      for b, (start, length) in enumerate(zip(prompt_lengths, response_lengths))])
+    longest = max(len(prompt) + len(resp) for prompt, resp in sequences)
+    ids, rows = torch.zeros(len(sequences), longest, dtype=torch.long), []
+    for b, (prompt, resp) in enumerate(sequences):
+        ids[b, :len(prompt) + len(resp)] = torch.tensor([*prompt, *resp])
+        rows.append(torch.arange(len(resp)) + b * longest + len(prompt) - 1)
+    return ids.to(device), torch.cat(rows).to(device)
+
+
+def response_hidden(body, sequences, device):
+    """The hidden states [R, width] that predict the R response tokens of (prompt_ids, resp_ids) sequences, sequence after sequence."""
+    ids, rows = padded_responses(sequences, device)
+    return body(ids).flatten(0, 1)[rows]

@@ -19,13 +19,18 @@ HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def locate(name):
-    """Where to load `name` from: the embedded target (made now if need be), the shipped draft, a folder, or a hub id."""
+    """Where to load `name` from: the embedded target (made now if need be), the shipped draft, a folder, or a hub id.
+
+    Returns a Path, or the hub id as it is. Raises LessonError for a folder that is missing, the shipped draft's among them, and for an
+    embedded target that cannot be made.
+    """
     if str(name) == embedded.NAME:
         return embedded.ensure_embedded_target()
     if str(name) == OFF_THE_SHELF:
         name = CHECKPOINTS / OFF_THE_SHELF
         if not name.is_dir():
-            raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or run: python -m lessonlib heal")
+            raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or make it anew: python -m lessonlib generic-text, "
+                              f"then python -m lessonlib heal --preset tiny --out {shown(name)}")
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
     if isinstance(name, Path) or not HUB_ID.fullmatch(name) or name.startswith("."):
@@ -34,7 +39,7 @@ def locate(name):
 
 
 def load_tokenizer(preset):
-    """The tokenizer of a preset's target (or of a name, folder or hub id)."""
+    """The tokenizer of a preset's target (or of a name, folder or hub id). Raises LessonError where it cannot be found or loaded."""
     place = locate(getattr(preset, "target", preset))
     with explained_load(place):
         tokenizer = AutoTokenizer.from_pretrained(place)
@@ -43,7 +48,7 @@ def load_tokenizer(preset):
 
 
 def load_target(preset):
-    """The target of a preset, on its device in its dtype, in eval mode, frozen."""
+    """The target of a preset, on its device in its dtype, in eval mode, frozen. Raises LessonError as `load_model` does."""
     return load_model(preset.target, preset.device, preset.dtype).requires_grad_(False)
 
 

@@ -22,12 +22,12 @@ class Preset:
     dtype: torch.dtype = torch.float32
     reason: str = ""
     seed: int = 0
-    train_prompts: int = 480
+    train_prompts: int = 400
     heldout_prompts: int = 64
     max_new_tokens: int = 64
     k: int = 64  # logits stored a position
     train_steps: int = 120  # of the truncated draft, which starts from nothing
-    separate_steps: int = 60  # of the separate draft, which can write already
+    separate_steps: int = 40  # of the separate draft, which can write already
     batch_size: int = 8  # sequences a step
     learning_rate: float = 3e-4  # of the separate draft: it can write already, large steps would make it forget how
     truncated_layers: int = 4
@@ -36,12 +36,10 @@ class Preset:
     sweep_tokens: int = 48
     sweep_k: tuple = (1, 2, 3, 4)
 
-    def describe(self):
+    def __str__(self):
         """One line: the preset, its pair, device and dtype, and the reason."""
         return (f"preset {self.name}: {self.target} with draft {self.draft}, "
                 f"on {self.device} in {str(self.dtype).removeprefix('torch.')} ({self.reason})")
-
-    __str__ = describe
 
 
 TINY = Preset("tiny", "SmolLM2-135M-Instruct", "off-the-shelf")

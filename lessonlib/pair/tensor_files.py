@@ -10,14 +10,13 @@ from lessonlib.errors import LessonError
 from lessonlib.files import shown
 
 
-def write_tensors(path, tensors, **metadata):
+def write_tensors(path, tensors):
     """Write a dict of tensors (no two sharing memory) as safetensors; what the system refuses is an OSError, as elsewhere.
 
-    The file is written in place: use it inside `atomic_path`. `metadata` are strings to keep in its header.
+    The file is written in place: use it inside `atomic_path`.
     """
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path,
-                  metadata={"format": "pt", **metadata})
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata={"format": "pt"})
     except SafetensorError as error:
         # safetensors hides the error number of the system in its text; `explained_write` needs it to know a full disk.
         number = re.search(r"os error (\d+)", str(error))

@@ -2,11 +2,8 @@
 
 import hashlib
 import json
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from transformers import AutoConfig
 
 from lessonlib.errors import LessonError
 from lessonlib.files import fingerprint
@@ -74,42 +71,19 @@ def check_pair(target, draft):
 
 
 def model_fingerprint(model):
-    """A short hash of a causal LM (the model, or its checkpoint's folder): its settings and a sample of its weights.
+    """A short hash of a causal LM: its settings and a sample of its weights.
 
     The sample is the first 64 numbers of four rows of each weight, rounded to bf16: so the fp32 and the bf16 load of one
     checkpoint are the same model, wherever it lies, and a fine-tuned one is another. Quick: nothing is read whole.
     """
-    if isinstance(model, (str, Path)):
-        return folder_fingerprint(Path(model))
-    parameters = dict(model.named_parameters())  # tied weights come once
-    return combined(model.config, parameters.keys(), lambda name: sample(parameters[name], parameters[name].shape[0]))
-
-
-def folder_fingerprint(folder):
-    """`model_fingerprint` of a checkpoint on disk, read from its safetensors without loading it."""
-    config = AutoConfig.from_pretrained(folder)
-    files = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        opened = safe_open(path, "pt")
-        files.update((name, opened) for name in opened.keys())
-    if not files:
-        raise LessonError(f"{folder} holds no safetensors file; give the folder of a whole checkpoint.")
-    if config.tie_word_embeddings:
-        files.pop("lm_head.weight", None)
-    slices = {name: file.get_slice(name) for name, file in files.items()}
-    return combined(config, slices.keys(), lambda name: sample(slices[name], slices[name].get_shape()[0]))
-
-
-def sample(tensor, rows):
-    """The first 64 numbers of four rows spread over a tensor (of a vector: four numbers), as bf16 bytes."""
-    picked = [tensor[row:row + 1].reshape(-1)[:64] for row in sorted({rows * i // 4 for i in range(4)})]
-    return torch.cat(picked).detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes()
-
-
-def combined(config, names, sample_of):
-    """One hash over the settings of `config` and the samples of the weights `names`."""
-    settings = {key: getattr(config, key, None) for key in CONFIG_KEYS}
+    settings = {key: getattr(model.config, key, None) for key in CONFIG_KEYS}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name in sorted(names):
-        digest.update(name.encode() + sample_of(name))
+    for name, parameter in sorted(model.named_parameters()):  # tied weights come once
+        digest.update(name.encode() + sample(parameter))
     return digest.hexdigest()[:16]
+
+
+def sample(tensor):
+    """The first 64 numbers of four rows spread over a tensor (of a vector: four numbers), as bf16 bytes."""
+    picked = [tensor[row:row + 1].reshape(-1)[:64] for row in sorted({len(tensor) * i // 4 for i in range(4)})]
+    return torch.cat(picked).detach().to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes()

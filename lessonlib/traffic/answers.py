@@ -85,6 +85,14 @@ def read_answers(path):
     return Answers(header, [rows[number] for number in sorted(rows)])
 
 
+def check_written_by(answers, target):
+    """Refuse (LessonError) answers that another model than `target` wrote."""
+    writer, found = answers.header.get("target"), model_fingerprint(target)
+    if writer != found:
+        raise LessonError(f"these answers were written by another model ({writer}, this one is {found}); "
+                          "let this target write its own with `generate`.")
+
+
 def _resume(out, header):
     """The numbers of the rows that `out`, begun now if it is not there, holds; a last line that was cut short is taken away."""
     if not out.exists() or out.stat().st_size == 0:

@@ -1,4 +1,4 @@
-"""Who writes the answers: one interface, so that transformers here and vLLM on a server make the same files."""
+"""Who writes the answers: what an engine must do, and the engine that does it with a model of transformers."""
 
 from typing import Protocol
 

@@ -17,7 +17,7 @@ BFCL = ("simple_python", "simple_java", "simple_javascript", "multiple", "parall
         "live_relevance")
 BFCL_UNUSED = ("chatable", "exec_simple", "exec_multiple", "exec_parallel", "exec_parallel_multiple", "rest", "sql")
 CHATTERBOT = ("coding", "computers", "history", "literature", "money", "science", "tech_support", "trivia")
-ULTRACHAT = "HuggingFaceH4/ultrachat_200k"
+ULTRACHAT, DATASETS = "HuggingFaceH4/ultrachat_200k", "datasets==5.2.0"
 
 
 def package_file(package, name):
@@ -115,7 +115,7 @@ def ultrachat_prompts(limit=20_000, seed=0):
         from datasets import load_dataset
     except ImportError:
         raise LessonError("The spark preset's prompts come through the package datasets, which is not installed; "
-                          "run: pip install datasets (or give a JSONL file of prompts).") from None
+                          f"run: pip install {DATASETS} (or give a JSONL file of prompts).") from None
     try:
         rows = load_dataset(ULTRACHAT, split="train_sft")
     except Exception as error:  # the hub raises another class for each way of being out of reach

@@ -24,6 +24,9 @@ def test_documents_become_one_stream_of_rows():
     assert rows.dtype == torch.int32
     with pytest.raises(LessonError, match="only 9 tokens, fewer than one row of 10"):
         text_rows(tokenizer, ["red green", "one two three", "blue"], 10, separator=1)
+    for length in (0, 1):
+        with pytest.raises(LessonError, match="rows of 2 or more"):
+            text_rows(tokenizer, ["red green"], length, separator=1)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

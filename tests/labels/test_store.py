@@ -172,13 +172,6 @@ def test_a_damaged_store_is_refused(tmp_path, damage, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_torn_shard_is_refused_even_unverified(tmp_path):
-    write(tmp_path, random_rows(), 8)
-    os.truncate(tmp_path / "labels-00000.safetensors", 500)
-    with pytest.raises(LessonError, match="torn"):
-        LabelStore(tmp_path, verify=False)
-
-
 @pytest.mark.parametrize("name, value", [("k", 64), ("target", "z"), ("tokenizer", "z"), ("vocabulary", 7)])
 def test_a_store_of_something_else_is_refused(tmp_path, name, value):
     write(tmp_path, random_rows(), 8)
@@ -231,8 +224,7 @@ def test_a_full_disk_keeps_what_was_finished_and_nothing_half_written(tmp_path, 
 
 
 def test_shards_are_mapped_and_not_copied_into_memory(tmp_path):
-    write(tmp_path, random_rows(), 8)
-    store, path = LabelStore(tmp_path, verify=False), tmp_path / "labels-00000.safetensors"
+    store, path = write(tmp_path, random_rows(), 8), tmp_path / "labels-00000.safetensors"
     assert store.kl_inputs(5)[0].any()
     with open(path, "rb+") as file:  # what changes in the file changes in what is read
         file.seek(path.stat().st_size - data_bytes(path))

@@ -131,12 +131,47 @@ def test_one_prompt_alone_has_no_interval(target):
     assert row.speedup > 0 and math.isnan(row.speedup.low) and math.isnan(row.speedup.high)
 
 
-def test_a_drafter_that_is_no_model_costs_nothing_by_the_formula(target):
-    found = sweep(target, AlwaysWrong(target), PROMPTS, (2,), 15, show=False)
-    assert found.costs.c == 0 and found.costs.draft_seconds == 0
+class Clocked(AlwaysWrong):
+    """Each of its proposals costs a forward pass of a model."""
+
+    def __init__(self, target, model):
+        super().__init__(target)
+        self.model, self.lengths = model, []
+
+    def reset(self, prompt_ids, sampling):
+        super().reset(prompt_ids, sampling)
+        self.length = len(prompt_ids)
+
+    def propose(self, K):
+        assert torch.is_inference_mode_enabled()
+        for _ in range(K):
+            self.model(torch.tensor([[1]]))
+        self.lengths.append(self.length + K)
+        return super().propose(K)
+
+    def observe(self, tokens):
+        super().observe(tokens)
+        self.length += len(tokens)
+
+
+def test_a_drafter_that_is_no_model_costs_what_its_proposals_take(timed):
+    target, model = timed
+    drafter = Clocked(target, model)
+    found = sweep(target, drafter, PROMPTS, (2,), 15, show=False)
+    assert found.costs.draft_seconds == pytest.approx(DRAFT) and found.costs.c == pytest.approx(0.3)
     row = found.rows[1]
     assert row.counts.accepted == [0, 0] and row.counts.tested == [45, 0] and row.identical == 3
-    assert row.predicted == pytest.approx(1 / found.costs.v[2])
+    assert row.predicted == pytest.approx(1 / (2 * 0.3 + 1.2)) == row.speedup
+
+
+def test_only_the_proposals_of_a_drafter_are_timed_and_never_past_its_longest_text(timed, monkeypatch):
+    target, model = timed
+    drafter = Clocked(target, model)
+    drafter.longest = 40
+    told = drafter.observe
+    drafter.observe = lambda tokens: (model(torch.tensor([[1]])), told(tokens))  # takes time, but not its proposals'
+    assert step_costs(target, drafter, (2,)).c == pytest.approx(0.3)
+    assert max(drafter.lengths) == 40 and len(drafter.lengths) == 11
 
 
 def test_sampled_sweeps_compare_time_a_token(target):

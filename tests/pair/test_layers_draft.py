@@ -255,7 +255,6 @@ def test_two_vocabularies_are_refused():
 def test_a_models_fingerprint_is_that_of_its_weights_however_they_are_loaded(target, tmp_path):
     target.to(torch.bfloat16).save_pretrained(tmp_path / "model")
     mark = model_fingerprint(target)
-    assert mark == model_fingerprint(tmp_path / "model")
     assert mark == model_fingerprint(load_model(tmp_path / "model", dtype=torch.float32))
     assert mark == model_fingerprint(load_model(tmp_path / "model", dtype=torch.bfloat16))
     target.model.layers[3].mlp.up_proj.weight.mul_(1.01)

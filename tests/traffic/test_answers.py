@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from lessonlib.errors import LessonError
 from lessonlib.pair.chat import chat_ids
 from lessonlib.traffic import answers as module
-from lessonlib.traffic.answers import generate, read_answers, read_shipped, write_shipped
+from lessonlib.traffic.answers import Answers, check_written_by, generate, read_answers, read_shipped, write_shipped
 from lessonlib.traffic.engine import TransformersEngine
 
 COLOURS, NUMBERS = ("red", "green", "blue"), ("one", "two", "three", "four", "five")
@@ -213,6 +213,14 @@ def test_settings_that_cannot_work_are_refused_before_any_work(target, tmp_path,
     with pytest.raises(LessonError, match=said) as caught:
         draw(target, tmp_path / "a.jsonl", **changes)
     assert "\n" not in str(caught.value) and list(tmp_path.iterdir()) == []
+
+
+def test_answers_are_the_targets_that_wrote_them_alone(target, tmp_path):
+    found = draw(target, tmp_path / "a.jsonl")
+    check_written_by(found, target)
+    for answers, other in ((found, tiny(seed=9).double()), (Answers({"answers": 1}, []), target)):
+        with pytest.raises(LessonError, match="written by another model"):
+            check_written_by(answers, other)
 
 
 GOOD = '{"answers": 1}\n{"row": 0, "prompt_ids": [1], "resp_ids": [2]}\n'

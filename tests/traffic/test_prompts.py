@@ -13,6 +13,7 @@ import pytest
 
 from lessonlib.errors import LessonError
 from lessonlib.files import DATA, ROOT, read_json, read_jsonl
+from lessonlib.pair import presets
 from lessonlib.traffic import sources
 from lessonlib.traffic.duplicates import deduplicate, jaccard, leaks, normalise, shingles
 from lessonlib.traffic.prompts import FATES, build_prompts, write_prompts
@@ -247,6 +248,10 @@ def test_ultrachat_takes_first_user_messages_of_the_right_length(monkeypatch):
     assert sources.ultrachat_prompts(limit=9) == found[:9] and sources.ultrachat_prompts(seed=1) != found
 
 
+def test_the_spark_presets_read_ultrachat():
+    assert {presets.PRESETS[name].prompts for name in ("spark", "spark-open")} == {sources.ULTRACHAT}
+
+
 def test_ultrachat_out_of_reach_is_one_sentence(monkeypatch):
     def fail(*_, **__):
         raise ConnectionError("no route\nto host")
@@ -255,7 +260,7 @@ def test_ultrachat_out_of_reach_is_one_sentence(monkeypatch):
     with pytest.raises(LessonError, match=r"could not be loaded \(ConnectionError\); check the network"):
         sources.ultrachat_prompts()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(LessonError, match="pip install datasets"):
+    with pytest.raises(LessonError, match=f"pip install {sources.DATASETS} "):
         sources.ultrachat_prompts()
 
 
