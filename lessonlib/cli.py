@@ -51,7 +51,7 @@ def add_step(steps, name, text, pair=True):
         step.add_argument("--draft-model", help="the separate draft of a custom pair (LESSON_DRAFT)")
         step.add_argument("--prompts", help="a JSON Lines file of prompts of your own (LESSON_PROMPTS)")
         step.add_argument("--folder", type=Path, help="where the run's files go (default: checkpoints/lesson-PRESET)")
-        step.add_argument("--seed", type=not_negative)
+        step.add_argument("--seed", type=seed)
     return step
 
 
@@ -187,9 +187,11 @@ def positive(text, least=1):
     return value
 
 
-def not_negative(text):
-    """A whole number of 0 or more."""
-    return positive(text, least=0)
+def seed(text):
+    """A whole number that every generator of random numbers takes."""
+    if (value := positive(text, least=0)) >= 2**32:
+        raise argparse.ArgumentTypeError(f"cannot be {text}; give a whole number below 2**32")
+    return value
 
 
 def numbers(text):

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 import torch
 
 from lessonlib.errors import LessonError
-from lessonlib.files import DATA, read_jsonl, shown, write_json
+from lessonlib.files import DATA, check_writable, read_jsonl, shown, write_json
 from lessonlib.lesson import Lesson, recipe_of, run_lesson
 from lessonlib.pair.presets import preset
 
@@ -52,6 +52,7 @@ def generate(options):
     from lessonlib.traffic.answers import generate as run
     from lessonlib.traffic.engine import TransformersEngine
 
+    check_writable(options.out)
     made = lesson_of(options)
     texts = prompt_texts(options.input, options.field)[:options.limit]
     run(made.target, made.tokenizer, texts, options.out, options.temperature, made.preset.max_new_tokens, made.preset.seed,
@@ -65,6 +66,7 @@ def score(options):
     from lessonlib.labels.score_answers import score_answers
     from lessonlib.traffic.answers import read_answers
 
+    check_writable(options.out)
     made = lesson_of(options)
     store = score_answers(made.target, read_answers(options.answers), options.out, made.preset.k, options.temperatures)
     check = check_alignment(made.target, store)

@@ -7,6 +7,7 @@ import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from lessonlib.errors import LessonError
 
@@ -35,7 +36,17 @@ def explained_write(path):
                               "again, what was finished before is kept.") from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise LessonError(f"{shown(path)} cannot be written (permission denied); choose a folder you may write to.") from error
+        if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)) or error.errno == errno.ENAMETOOLONG:
+            raise LessonError(f"{shown(path)} cannot be written ({error.strerror.lower()}); name another place for it.") from error
         raise
+
+
+def check_writable(path):
+    """Refuse (LessonError), before any work, a path that could not be written afterwards; makes the folder it is to lie in."""
+    with explained_write(path):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=Path(path).parent):
+            pass
 
 
 @contextmanager

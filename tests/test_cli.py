@@ -94,6 +94,7 @@ def test_a_count_below_one_is_refused(capsys, step, option, value):
 
 def test_a_seed_below_zero_and_a_k_of_zero_are_refused_before_anything_runs(capsys):
     assert "--seed: cannot be -1; give a whole number, 0 or more" in refused(capsys, "lesson", "--seed", "-1")
+    assert "below 2**32" in refused(capsys, "lesson", "--seed", str(2**64))
     assert "--sweep-k cannot be 0,1" in refused(capsys, "lesson", "--preset", "tiny", "--sweep-k", "0,1")
 
 

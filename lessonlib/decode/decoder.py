@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from operator import index
 from time import perf_counter
 
 import torch
@@ -102,7 +103,7 @@ class Decoder:
         result.prefill_seconds = perf_counter() - start
         text = list(prompt)
         while True:
-            room = min(K, longest - len(text))  # fewer than K only where the models have no more positions
+            room = min(K, max_new_tokens, longest - len(text))  # more than could ever be kept, or than the models have positions for, are not proposed
             block = self._propose(drafter, room) if room else None
             written, kept, logits = self._round(text, block, sampling)
             emitted = self._cut(written, max_new_tokens - len(result.tokens), eos)
@@ -168,7 +169,7 @@ class Decoder:
             raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give a whole number, 0 or more.")
         check_sampling(sampling.temperature, sampling.top_k, sampling.top_p)
         try:
-            prompt = [int(token) for token in prompt_ids]
+            prompt = [index(token) for token in prompt_ids]
         except (TypeError, ValueError) as error:
             raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from error
         check_fits(self.step.model, prompt, max_new_tokens)

@@ -7,6 +7,9 @@ import torch
 from lessonlib.errors import LessonError
 
 
+LOWEST = 1e-4  # temperature: below it logits divided by it would overflow fp32
+
+
 def is_whole(value):
     """Whether value is a whole number by type (numpy's too): not 2.0, not True."""
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -14,8 +17,8 @@ def is_whole(value):
 
 def check_sampling(temperature, top_k=None, top_p=None):
     """Refuse sampling settings that mean nothing, in one sentence (LessonError)."""
-    if not temperature >= 0 or temperature == float("inf"):
-        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy decoding or a positive number.")
+    if not (temperature == 0 or LOWEST <= temperature < float("inf")):
+        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy decoding or a number from {LOWEST:g} up.")
     if top_k is not None and (not is_whole(top_k) or top_k < 1):
         raise LessonError(f"top_k cannot be {top_k}; give a whole number of tokens to keep, 1 or more, or None for all.")
     if top_p is not None and not 0 < top_p <= 1:
@@ -36,7 +39,9 @@ def probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     if top_p is not None and top_p < 1:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         # a token stays while the mass before it is short of top_p, so the first always stays
-        ordered = ordered.masked_fill(ordered.cumsum(-1) - ordered >= top_p, 0.0)
+        cut = ordered.cumsum(-1) - ordered >= top_p
+        cut[..., 0] = False  # also where fp32 takes top_p for 0
+        ordered = ordered.masked_fill(cut, 0.0)
         probs = torch.zeros_like(probs).scatter(-1, order, ordered)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs

@@ -26,7 +26,7 @@ def kl_loss(student_logits, t_ids, t_logits, t_lse, T=1.0):
     student_logits [R, V]; t_ids [R, k]; t_logits [R, k], the target's logits at T = 1; t_lse [R], the logsumexp of the target's
     logits / T: at T != 1 it must have been computed for that T (dividing the one for T = 1 by T is not it: the tail would come out
     negative). t_lse=None renormalises over the k ids and drops the tail: the draft is then taught that the rest of the vocabulary is
-    impossible, which costs acceptance. Returns the mean over rows, in nats. Source: Hinton et al. 2015. Built in notebook 06.
+    impossible, which costs acceptance. Returns the mean over rows, in nats. Raises LessonError for labels of other shapes. Source: Hinton et al. 2015. Built in notebook 06.
     """
     return _divergence(forward_kl, student_logits, t_ids, t_logits, t_lse, T).mean()
 
@@ -68,8 +68,7 @@ class Objective:
     def __post_init__(self):
         if self.name != "ce" and self.name not in DIVERGENCES:
             raise LessonError(f'there is no objective "{self.name}"; choose one of ce, {", ".join(DIVERGENCES)}.')
-        if not 0 < self.T < float("inf"):
-            raise LessonError(f"a distillation temperature cannot be {self.T}; give a number above 0 (1 copies what is served).")
+        _check_temperature(self.T)
         if not 0 < self.beta < 1:
             raise LessonError(f"beta cannot be {self.beta}: it must lie between 0 and 1; at the ends use kl or reverse_kl by name.")
         if not 0 <= self.ce_weight < float("inf"):
@@ -92,11 +91,22 @@ class Objective:
         return rows + self.ce_weight * cross_entropy
 
 
+def _check_temperature(T):
+    if not 1e-3 <= T <= 1e3:
+        raise LessonError(f"a distillation temperature cannot be {T}; give a number from 0.001 to 1000 (1 copies what is served).")
+
+
 def _wide(logits):
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _divergence(divergence, student_logits, t_ids, t_logits, t_lse, T, **options):
+    _check_temperature(T)
+    rows = len(student_logits)
+    if t_ids.shape != t_logits.shape or len(t_ids) != rows or (t_lse is not None and t_lse.shape != (rows,)) or t_ids.is_floating_point():
+        lse = "" if t_lse is None else f", t_lse {list(t_lse.shape)}"
+        raise LessonError(f"the labels do not fit the draft's {rows} rows (t_ids {list(t_ids.shape)} {t_ids.dtype}, t_logits {list(t_logits.shape)}{lse}); "
+                          "give one row of ids and logits and one logsumexp a row.")
     student_logits = _wide(student_logits)
     t_ids = t_ids.long()
     log_p = teacher_buckets(t_logits, t_lse, T, tail_exists=t_ids.shape[-1] < student_logits.shape[-1])

@@ -8,6 +8,7 @@ import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.files import atomic_path, fingerprint, shown
+from lessonlib.pair.load import chain
 from lessonlib.progress import Progress
 
 
@@ -26,8 +27,12 @@ class Recipe:
     save_every: int = 200
 
     def __post_init__(self):
-        if self.steps < 1 or self.batch_size < 1 or not self.lr > 0 or (self.micro_batch is not None and self.micro_batch < 1):
-            raise LessonError(f"a recipe needs at least one step, one sequence a batch and a learning rate above 0 (got {self}); mend that number.")
+        counts = [self.steps, self.batch_size, self.save_every, *([] if self.micro_batch is None else [self.micro_batch])]
+        if any(not isinstance(count, int) or count < 1 for count in counts) or not 0 < self.lr <= 10:
+            raise LessonError(f"a recipe needs at least one step, one sequence a batch and a learning rate above 0, up to 10 (got {self}); mend that number.")
+        if not (0 <= self.warmup <= 1 and self.weight_decay >= 0 and self.clip > 0 and isinstance(self.seed, int) and 0 <= self.seed < 2**32):
+            raise LessonError(f"a recipe needs a warmup from 0 to 1, a weight decay of 0 or more, a clip above 0 and a seed from 0 to 2**32 - 1 (got {self}); "
+                              "mend that number.")
 
     def rate(self, step):
         """The learning rate of a step: a linear warm-up over the first share `warmup` of the steps, then half a cosine down to 0."""
@@ -81,7 +86,10 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
             progress.add(note=f"loss {loss:.4f}")
             if on_step is not None:
                 on_step(step, loss)
-            if checkpoint and ((step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps):
+            due = (step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps
+            if due and not all(torch.isfinite(weight).all() for weight in trained.values()):
+                raise LessonError(f"{label} stopped at step {step + 1}: its update made a weight that is not finite; lower the learning rate (now {recipe.lr:g}).")
+            if checkpoint and due:
                 _save(checkpoint, run, trained, optimizer, losses)
     except KeyboardInterrupt:
         if checkpoint and losses and whole:  # stopped inside an update: the last saved step is gone on from instead
@@ -97,10 +105,13 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
 
 
 def _save(path, run, trained, optimizer, losses):
-    # through a file of Python's: torch's own writer says of a full disk only that it was at an unexpected position
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        torch.save({"run": run, "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
-                    "optimizer": optimizer.state_dict()}, file)
+    with atomic_path(path) as temporary:
+        try:
+            with open(temporary, "wb") as file:
+                torch.save({"run": run, "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
+                            "optimizer": optimizer.state_dict()}, file)
+        except RuntimeError as error:  # torch's writer covers up what the file said, such as that the disk is full
+            raise next((cause for cause in chain(error) if isinstance(cause, OSError)), error) from None
 
 
 def _resume(path, run, trained, optimizer):
@@ -112,7 +123,7 @@ def _resume(path, run, trained, optimizer):
     except Exception as error:  # torch names no single exception for a damaged file
         raise LessonError(f"the checkpoint {shown(path)} cannot be read ({type(error).__name__}); delete it to train from the start.") from None
     shapes = {name: weight.shape for name, weight in trained.items()}
-    if not isinstance(state, dict) or state.get("run") != run or {name: weight.shape for name, weight in state["weights"].items()} != shapes:
+    if not isinstance(state, dict) or not {"run", "losses", "weights", "optimizer"} <= state.keys() or state["run"] != run or {name: weight.shape for name, weight in state["weights"].items()} != shapes:
         raise LessonError(f"the checkpoint {shown(path)} belongs to another run (its recipe, labels or draft differ); delete it to train from the start.")
     with torch.no_grad():
         for name, weight in state["weights"].items():

@@ -4,12 +4,13 @@ A folder holds config.json, draft.json (kind, the target's fingerprint, the laye
 layers.safetensors (its own layers) or model.safetensors (everything).
 """
 
+import re
 from pathlib import Path
 
 import torch
 
 from lessonlib.errors import LessonError
-from lessonlib.files import atomic_path, read_json, remove, shown, write_json
+from lessonlib.files import atomic_path, check_writable, read_json, remove, shown, write_json
 from lessonlib.pair.eight_bit import dequantise_layers, quantise_layers
 from lessonlib.pair.layers_draft import SHARED, cast_parameters, layers_draft, shared_parts
 from lessonlib.pair.load import load_model, locate
@@ -17,6 +18,7 @@ from lessonlib.pair.tensor_files import read_tensors, write_tensors
 from lessonlib.pair.tokenizer_check import check_pair, model_fingerprint
 
 NOTE, LAYERS = "draft.json", "layers.safetensors"
+OURS = re.compile(r"draft\.json|layers\.safetensors|(generation_)?config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
 
 def save_draft(draft, folder, target, kind="draft", bits=32, **notes):
@@ -49,10 +51,11 @@ def save_draft(draft, folder, target, kind="draft", bits=32, **notes):
 def check_draft_folder(folder):
     """Refuse (LessonError) to write a draft over a file, or over a folder that holds something else."""
     folder = Path(folder)
-    if folder.is_dir() and ((folder / NOTE).is_file() or not any(folder.iterdir())):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise LessonError(f"{shown(folder)} holds something that is no draft, and a draft would replace it; name a folder that does not exist yet.")
+    check_writable(folder)
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else [] if not folder.exists() else [folder.name]
+    foreign = [name for name in names if NOTE not in names or not OURS.fullmatch(name)]
+    if foreign:
+        raise LessonError(f"{shown(folder)} holds {foreign[0]}, which is no part of a draft and would be lost; name a folder that does not exist yet.")
 
 
 def load_draft(name, target, dtype=None):
@@ -63,6 +66,8 @@ def load_draft(name, target, dtype=None):
     """
     place, dtype = locate(name), dtype or target.dtype
     note = read_json(place / NOTE) if isinstance(place, Path) and (place / NOTE).is_file() else None
+    if note is not None and not (isinstance(note, dict) and {"target_fingerprint", "target", "layers", "bits"} <= note.keys()):
+        raise LessonError(f"{shown(place / NOTE)} is not the note of a draft; make the draft again.")
     if note and (found := model_fingerprint(target)) != note["target_fingerprint"]:
         raise LessonError(f"The draft in {shown(place)} was made for another target ({note['target']}, "
                           f"{note['target_fingerprint']}; this one is {found}); load that target, or distil a new draft.")

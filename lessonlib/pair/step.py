@@ -1,6 +1,7 @@
 """One forward step of a causal language model with its cache, and rolling that cache back: the same on every transformers 5 release."""
 
 import inspect
+from operator import index
 
 import torch
 from transformers import DynamicCache
@@ -35,7 +36,10 @@ def check_fits(model, prompt_ids, new_tokens):
     if len(prompt_ids) == 0:
         raise LessonError("the prompt is empty; give at least one token for the model to continue.")
     vocabulary = model.config.get_text_config().vocab_size
-    low, high = min(prompt_ids), max(prompt_ids)
+    try:
+        low, high = index(min(prompt_ids)), index(max(prompt_ids))
+    except TypeError:
+        raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from None
     if low < 0 or high >= vocabulary:
         raise LessonError(f"token id {low if low < 0 else high} is not in this model's vocabulary of {vocabulary:,}; "
                           "encode the text with this model's own tokenizer.")

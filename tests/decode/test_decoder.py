@@ -133,7 +133,7 @@ def test_an_end_of_turn_ends_the_text_at_every_place_of_a_block(tiny, target, di
     result = Decoder(target).decode(prompt, 4, 24, script, {text[end], 64 + 7}, on_round=lambda *seen: rounds.append(seen))
     assert result.tokens == text[:end + 1]
     assert result.rounds == end // (kept + 1) + 1
-    assert counts(result) == recount(4, [(4, kept, len(written)) for *_, written, _ in rounds])
+    assert counts(result) == recount(4, [(min(4, n), kept, len(written)) for *_, written, _ in rounds])
 
 
 @pytest.mark.parametrize("kept", range(5))
@@ -144,7 +144,7 @@ def test_max_new_tokens_is_met_and_never_overrun(tiny, target, truth, kept):
         result = Decoder(target).decode(PROMPT, 4, n, script, on_round=lambda *seen: rounds.append(seen))
         assert result.tokens == truth[:n]
         assert result.rounds == -(-n // (kept + 1))
-        assert counts(result) == recount(4, [(4, kept, len(written)) for *_, written, _ in rounds])
+        assert counts(result) == recount(4, [(min(4, n), kept, len(written)) for *_, written, _ in rounds])
 
 
 def test_an_end_of_turn_beyond_max_new_tokens_does_not_matter_and_one_in_the_prompt_neither(tiny, target, distinct):
@@ -329,6 +329,17 @@ def test_a_refusal_leaves_the_decoder_fit_for_the_next_text(tiny, target, truth)
 def test_ids_and_numbers_may_be_tensors_and_numpys(target, truth):
     for prompt in (torch.tensor(PROMPT), np.array(PROMPT), tuple(PROMPT)):
         assert spec_greedy(target, target, prompt, np.int64(2), np.int64(8)).tokens == truth[:8]
+
+
+def test_more_proposals_than_tokens_wanted_are_not_made(target):
+    decoded = spec_greedy(target, target, PROMPT, 10**6, 3)
+    assert decoded.rounds == 1 and sum(decoded.proposed) == 3 and len(decoded.tokens) == 3
+
+
+@pytest.mark.parametrize("prompt", [[1.5, 2.0], "12", [torch.tensor(1.7)], [[1], [2]]])
+def test_what_is_no_id_is_not_made_one(target, prompt):
+    with pytest.raises(LessonError, match="flat list of token ids"):
+        spec_greedy(target, target, prompt, 2, 4)
 
 
 # Half precision

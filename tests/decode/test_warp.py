@@ -80,3 +80,7 @@ def test_settings_that_mean_nothing_are_refused_in_one_sentence(settings, named)
 @pytest.mark.parametrize("settings", [(0.0,), (0,), (1e-3,), (1.0, 1, 1.0), (2, 50_000, 1e-6)])
 def test_settings_that_mean_something_pass(settings):
     check_sampling(*settings)
+
+
+def test_the_likeliest_token_always_stays():
+    assert probabilities(torch.tensor([1.0, 3.0, 2.0]), top_p=1e-300).tolist() == [0, 1, 0]

@@ -303,3 +303,16 @@ def test_labels_can_be_cut_and_moved():
     cut = labels.rows(slice(3, 5)).to("cpu")
     assert torch.equal(cut.ids, labels.ids[3:5]) and torch.equal(cut.lse, labels.lse[3:5]) and cut.resp_ids.tolist() == [3, 4]
     assert Labels(labels.resp_ids).rows(slice(2)).ids is None
+
+
+ROW = torch.zeros(2, 5)
+IDS, VALUES, LSE = torch.tensor([[0, 1], [2, 3]]), torch.zeros(2, 2), torch.ones(2)
+
+
+@pytest.mark.parametrize("t_ids, t_logits, t_lse, T", [
+    (IDS[:1], VALUES, LSE, 1.0), (IDS, VALUES[:1], LSE, 1.0), (IDS, VALUES, LSE[:1], 1.0), (IDS[:1], VALUES[:1], LSE[:1], 1.0), (IDS, VALUES[:, :1], LSE, 1.0),
+    (IDS.float(), VALUES, LSE, 1.0), (IDS, VALUES, LSE, 0.0), (IDS, VALUES, LSE, -1.0), (IDS, VALUES, LSE, math.nan)])
+def test_labels_of_other_rows_are_refused_and_not_stretched(t_ids, t_logits, t_lse, T):
+    kl_loss(ROW, IDS, VALUES, LSE)
+    with pytest.raises(LessonError, match="labels do not fit|temperature cannot be"):
+        kl_loss(ROW, t_ids, t_logits, t_lse, T)

@@ -126,7 +126,8 @@ def test_nothing_to_train_is_refused():
         train(model, RECIPE)
 
 
-@pytest.mark.parametrize("settings", [dict(steps=0), dict(batch_size=0), dict(lr=0.0), dict(lr=-1.0), dict(lr=math.nan), dict(micro_batch=0)])
+@pytest.mark.parametrize("settings", [dict(steps=0), dict(batch_size=0), dict(lr=0.0), dict(lr=-1.0), dict(lr=math.nan), dict(lr=math.inf), dict(micro_batch=0), dict(steps=1.5),
+                                      dict(save_every=0), dict(clip=0.0), dict(warmup=-1.0), dict(weight_decay=-1.0), dict(seed=1.5), dict(seed=2**40)])
 def test_a_recipe_that_cannot_work_is_refused(settings):
     with pytest.raises(LessonError, match="recipe needs"):
         Recipe(**{"steps": 1, "lr": 1.0} | settings)
@@ -265,3 +266,10 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):
     losses, weight = reference()
     again = Line()
     assert train(again, RECIPE, path) == losses and torch.equal(again.weight, weight)
+
+
+def test_an_update_that_ends_in_weights_that_are_not_finite_is_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: self.param_groups[0]["params"][0].data.fill_(math.inf))
+    with pytest.raises(LessonError, match="a weight that is not finite"):
+        train(Line(), Recipe(steps=1, lr=0.1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -141,9 +141,9 @@ def test_a_gain_is_the_difference_with_an_interval_of_its_own():
         alpha_gain(after, offline_alpha(draft, target, seqs[1:]))
 
 
-@pytest.mark.parametrize("T", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("T", [0.0, -1.0, 1e-45, math.inf, math.nan])
 def test_a_temperature_that_means_nothing_is_refused(T):
-    with pytest.raises(LessonError, match="temperature above 0"):
+    with pytest.raises(LessonError, match="temperature of 0.0001 or more"):
         offline_alpha(tiny(), tiny(), SEQS, T)
 
 

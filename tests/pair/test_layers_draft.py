@@ -225,10 +225,22 @@ def test_a_draft_replaces_a_draft_and_nothing_else(tmp_path):
         save_draft(trained(target), tmp_path / "empty", target)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
-    for place in (tmp_path / "mine", tmp_path / "mine/thesis.txt"):
-        with pytest.raises(LessonError, match="no draft"):
+    (tmp_path / "empty/notes.txt").write_text("beside a draft")
+    for place in (tmp_path / "mine", tmp_path / "mine/thesis.txt", tmp_path / "empty"):
+        with pytest.raises(LessonError, match="holds (thesis|notes).txt, which is no part of a draft"):
             save_draft(trained(target), place, target)
+    with pytest.raises(LessonError, match="name another place"):
+        save_draft(trained(target), tmp_path / "mine/thesis.txt/draft", target)
+    assert (tmp_path / "empty/notes.txt").read_text() == "beside a draft"
     assert (tmp_path / "mine/thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("note", ["[1]", "{}", '{"target_fingerprint": "", "target": "", "layers": [0]}'])
+def test_a_note_that_is_none_is_refused(tmp_path, note):
+    save_draft(trained(random_target()), tmp_path / "draft", random_target())
+    (tmp_path / "draft/draft.json").write_text(note)
+    with pytest.raises(LessonError, match="not the note of a draft"):
+        load_draft(tmp_path / "draft", random_target())
 
 
 @pytest.mark.parametrize("damage", ["torn", "gone", "fewer"])
