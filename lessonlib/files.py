@@ -111,18 +111,24 @@ def open_text(path, mode="r"):
 
 def read_jsonl(path, field=None):
     """Yield the objects of a JSON Lines file (gzip by name), each sure to have `field`; a LessonError names the line at fault."""
+    import zlib
+
     path = Path(path)
+    if path.is_dir():
+        raise LessonError(f"{shown(path)} is a folder; give the path of a file with one JSON object a line.")
     if not path.is_file():
         raise LessonError(f"{shown(path)} is missing; give the path of a file with one JSON object a line.")
     number, found = 0, False
     try:
         with open_text(path) as lines:
             for number, line in enumerate(lines, 1):
+                if number == 1:
+                    line = line.removeprefix("\ufeff")  # the byte order mark that some editors put before UTF-8
                 if not line.strip():
                     continue
                 try:
                     row = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):  # the latter for brackets nested by the thousand
                     raise LessonError(f"{shown(path)} line {number} is not JSON; each line must be one JSON object.") from None
                 if not isinstance(row, dict):
                     raise LessonError(f"{shown(path)} line {number} is not a JSON object; each line must be one.")
@@ -131,7 +137,9 @@ def read_jsonl(path, field=None):
                                       "name the right field.")
                 found = True
                 yield row
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise LessonError(f"{shown(path)} is not UTF-8 text; save it as UTF-8.") from None
+    except (OSError, EOFError, zlib.error) as error:
         raise LessonError(f"{shown(path)} cannot be read past line {number} ({error}); get a whole copy of it.") from None
     if not found:
         raise LessonError(f"{shown(path)} is empty; it must hold at least one line of JSON.")

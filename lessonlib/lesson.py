@@ -12,7 +12,7 @@ from lessonlib.distil.distil import train_draft
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
 from lessonlib.drafts.truncated import truncated_draft
-from lessonlib.files import CHECKPOINTS, DATA, shown, write_json
+from lessonlib.files import CHECKPOINTS, DATA, check_writable, shown, write_json
 from lessonlib.labels.alignment import check_alignment
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.measure import scoreboard
@@ -157,6 +157,8 @@ TRAININGS = (("B", "ce"), ("B", "kl"), ("A", "ce"), ("A", "kl"))
 def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     """Run the whole pipeline of a Lesson, print its table and add a row to the scoreboard; returns the Arms and the Sweep."""
     preset = lesson.preset
+    scoreboard.check_board(board)
+    check_writable(lesson.folder / "anything")
     lesson.say(f"machine: {scoreboard.machine()}; {scoreboard.versions()}; about {ESTIMATES.get(preset.name, 'an hour or more')}")
     tokenizer, target = lesson.tokenizer, lesson.target
     lesson.say("prompts: building train and held-out sets")

@@ -5,9 +5,7 @@ from numbers import Integral
 import torch
 
 from lessonlib.errors import LessonError
-
-
-LOWEST = 1e-4  # temperature: below it logits divided by it would overflow fp32
+from lessonlib.kernels.draw import COLDEST
 
 
 def is_whole(value):
@@ -17,8 +15,8 @@ def is_whole(value):
 
 def check_sampling(temperature, top_k=None, top_p=None):
     """Refuse sampling settings that mean nothing, in one sentence (LessonError)."""
-    if not (temperature == 0 or LOWEST <= temperature < float("inf")):
-        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy decoding or a number from {LOWEST:g} up.")
+    if not (temperature == 0 or COLDEST <= temperature < float("inf")):
+        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy decoding or a number from {COLDEST:g} up.")
     if top_k is not None and (not is_whole(top_k) or top_k < 1):
         raise LessonError(f"top_k cannot be {top_k}; give a whole number of tokens to keep, 1 or more, or None for all.")
     if top_p is not None and not 0 < top_p <= 1:

@@ -2,6 +2,8 @@
 
 import torch
 
+COLDEST = 1e-4  # the lowest temperature above 0: dividing logits by much less overflows, and nothing but the favourite is ever drawn anyway
+
 
 def draw(weights, uniforms):
     """Draw one index per row with probability proportional to weights; one of weight 0 is never drawn.

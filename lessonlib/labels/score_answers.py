@@ -2,7 +2,7 @@
 
 from lessonlib.errors import LessonError
 from lessonlib.files import fingerprint
-from lessonlib.labels.scorer import score
+from lessonlib.labels.scorer import check_sequences, check_settings, score
 from lessonlib.labels.store import LabelStore, StoreWriter
 from lessonlib.progress import Progress
 from lessonlib.traffic.answers import check_written_by
@@ -20,6 +20,8 @@ def score_answers(target, answers, folder, k=64, temperatures=(), shard_rows=65_
     sequences = answers.sequences()
     if not sequences:
         raise LessonError("there is no answer with any token to score; generate some first.")
+    check_settings(target, k, temperatures)  # all of it before the store is begun, so that a refusal leaves nothing behind
+    check_sequences(target, sequences)
     facts = {"target": header["target"], "tokenizer": header["tokenizer"], "template": header["template"],
              "vocabulary": target.config.get_text_config().vocab_size, "dtype": str(target.dtype).removeprefix("torch."),
              "text_temperature": header["temperature"], "seed": header["seed"], "answers": fingerprint([header, sequences])}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from lessonlib.errors import LessonError
+from lessonlib.kernels.draw import COLDEST
 from lessonlib.kernels.topk_lse import topk_lse
 from lessonlib.pair.hidden import body_and_head, response_hidden
 from lessonlib.pair.step import check_fits
@@ -42,20 +43,12 @@ def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
 
     batch_tokens: padded tokens run through the target at once. extra_temperatures: temperatures other than 1 whose tail mass is wanted
     too (it cannot be worked out from the one at 1). Raises LessonError for a sequence without response, ids outside the
-    vocabulary, k outside 1..V, a temperature of 0 or less, and logits that are NaN.
+    vocabulary, k outside 1..V, a temperature of 0 or next to it, and logits that are NaN.
     """
+    check_settings(target, k, extra_temperatures)
     body, head = body_and_head(target)
-    if not 1 <= k <= head.weight.shape[0]:
-        raise LessonError(f"k cannot be {k}: give the number of favourite tokens to keep, 1 to {head.weight.shape[0]:,}.")
-    for T in extra_temperatures:
-        if not 0 < T < float("inf"):
-            raise LessonError(f"labels cannot be kept at temperature {T}; give numbers above 0.")
     for batch in batches(sequences, batch_tokens):
-        for prompt_ids, resp_ids in batch:
-            if len(resp_ids) == 0:
-                raise LessonError("a sequence has no response tokens, so there is nothing to score; leave it out.")
-            check_fits(target, list(prompt_ids), 0)
-            check_fits(target, [*prompt_ids, *resp_ids], 0)
+        check_sequences(target, batch)
         hidden = response_hidden(body, batch, head.weight.device)
         parts = [_keep(head(chunk), k, extra_temperatures) for chunk in hidden.split(CHUNK)]
         columns = [torch.cat(column).cpu() for column in zip(*parts)]
@@ -63,6 +56,25 @@ def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
             raise LessonError("the target's logits are not finite at some position; check the weights and the number format it runs in.")
         for ids, values, lse, log_tail, *extra in zip(*(column.split([len(resp) for _, resp in batch]) for column in columns)):
             yield Scored(ids, values, lse, log_tail, dict(zip(extra_temperatures, extra)))
+
+
+def check_settings(target, k, temperatures=()):
+    """Refuse (LessonError) a k outside the target's vocabulary, and temperatures at which no tail can be worked out."""
+    vocabulary = body_and_head(target)[1].weight.shape[0]
+    if not 1 <= k <= vocabulary:
+        raise LessonError(f"k cannot be {k}: give the number of favourite tokens to keep, 1 to {vocabulary:,}.")
+    for T in temperatures:
+        if not COLDEST <= T < float("inf"):
+            raise LessonError(f"labels cannot be kept at temperature {T}; give numbers of at least {COLDEST}.")
+
+
+def check_sequences(target, sequences):
+    """Refuse (LessonError) a sequence that the target cannot have read: no prompt, no response, too long, ids it does not have."""
+    for prompt_ids, resp_ids in sequences:
+        if len(resp_ids) == 0:
+            raise LessonError("a sequence has no response tokens, so there is nothing to score; leave it out.")
+        check_fits(target, list(prompt_ids), 0)
+        check_fits(target, [*prompt_ids, *resp_ids], 0)
 
 
 def _keep(logits, k, temperatures):

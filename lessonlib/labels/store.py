@@ -5,6 +5,8 @@ log tail mass (fp32). Why gaps and not the logits: probabilities are then (1 - t
 while fp16 logits beside an exact logsumexp often leave a negative tail. Beside each shard lie its sequences' token ids.
 """
 
+import os
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -28,20 +30,30 @@ class StoreWriter:
 
     def __init__(self, folder, k, facts, temperatures=(), shard_rows=SHARD_ROWS):
         self.folder, self.k, self.temperatures = Path(folder), k, tuple(float(T) for T in temperatures)
-        self.manifest = {"labels": FORMAT, "k": k, **facts, "temperatures": list(self.temperatures), "complete": False, "sequences": 0, "rows": 0, "shards": []}
+        self.manifest = {"labels": FORMAT, "k": k, **facts, "temperatures": list(self.temperatures),
+                         "complete": False, "sequences": 0, "rows": 0, "shards": []}
         path = self.folder / "manifest.json"
-        if path.exists():
-            found = read_json(path)
+        check_folder(self.folder)
+        begun = os.path.lexists(path)
+        if begun:
+            found = read_manifest(self.folder)
             changing = ("complete", "sequences", "rows", "shards")
             differ = [name for name in {**self.manifest, **found} if name not in changing and found.get(name) != self.manifest.get(name)]
-            if differ:
-                raise LessonError(f"{shown(folder)} holds labels of another run ({', '.join(sorted(differ))} differ); give another folder, or delete it.")
-            self.manifest = found
+            begun = bool(found["shards"]) or not differ  # a run that was stopped before its first shard has left nothing to lose
+            if begun and differ:
+                raise LessonError(f"{shown(folder)} holds labels of another run ({', '.join(sorted(differ))} differ); "
+                                  "give another folder, or delete it.")
+            self.manifest = found if begun else self.manifest
         # one allocation for the whole run: a list of small tensors between large temporaries makes the heap grow without end
-        self.ids = np.empty((shard_rows, k), np.int32)
-        self.gaps = np.empty((shard_rows, k), np.float16)
-        self.tails = np.empty((1 + len(self.temperatures), shard_rows), np.float32)
+        try:
+            self.ids = np.empty((shard_rows, k), np.int32)
+            self.gaps = np.empty((shard_rows, k), np.float16)
+            self.tails = np.empty((1 + len(self.temperatures), shard_rows), np.float32)
+        except MemoryError:
+            raise LessonError(f"there is no memory for {k:,} labels at each of {shard_rows:,} positions; give a smaller k.") from None
         self.filled, self.texts = 0, []
+        if not begun:  # now, and not with the first shard: the folder is known as this run's, and one that cannot be written is found before the work
+            write_json(path, self.manifest)
 
     @property
     def sequences(self):
@@ -82,8 +94,10 @@ class StoreWriter:
         labels = {"ids": self.ids[:n], "gaps": self.gaps[:n], "log_tail": self.tails[0, :n]}
         labels |= {f"log_tail_at_{T}": self.tails[i, :n] for i, T in enumerate(self.temperatures, 1)}
         prompts, responses = zip(*self.texts)
-        texts = {"prompt_ids": np.concatenate([np.asarray(ids, np.int32) for ids in prompts]), "resp_ids": np.concatenate([np.asarray(ids, np.int32) for ids in responses]),
-                 "prompt_lengths": np.array([len(ids) for ids in prompts], np.int32), "resp_lengths": np.array([len(ids) for ids in responses], np.int32)}
+        texts = {}
+        for name, lists in (("prompt", prompts), ("resp", responses)):
+            texts[f"{name}_ids"] = np.concatenate([np.asarray(ids, np.int32) for ids in lists])
+            texts[f"{name}_lengths"] = np.array([len(ids) for ids in lists], np.int32)
         entry = {"rows": n, "sequences": len(self.texts)}
         for name, arrays in (("labels", labels), ("texts", texts)):
             path = self.folder / f"{name}-{number:05d}.safetensors"
@@ -108,19 +122,22 @@ class LabelStore:
         self.folder = Path(folder)
         if not (self.folder / "manifest.json").is_file():
             raise LessonError(f"{shown(folder)} is no label store (it has no manifest.json); make one with `python -m lessonlib score`.")
-        self.manifest = m = read_json(self.folder / "manifest.json")
-        if m.get("labels") != FORMAT:
-            raise LessonError(f"{shown(folder)} is not a label store of this version; make it again with `python -m lessonlib score`.")
+        self.manifest = m = read_manifest(self.folder)
         if not m["complete"]:
-            raise LessonError(f"{shown(folder)} is unfinished ({m['sequences']:,} sequences so far); run the same `score` command again to finish it.")
+            raise LessonError(f"{shown(folder)} is unfinished ({m['sequences']:,} sequences so far); "
+                              "run the same `score` command again to finish it.")
         for name, wanted in (expect or {}).items():
             if m.get(name) != wanted:
-                raise LessonError(f"{shown(folder)} was made for another {name} ({m.get(name)}, wanted {wanted}); score the answers again with this one.")
+                raise LessonError(f"{shown(folder)} was made for another {name} ({m.get(name)}, wanted {wanted}); "
+                                  "score the answers again with this one.")
         self.k, self._shards, self._index = m["k"], [], []
         for number, entry in enumerate(m["shards"]):
             labels, texts = (self._open(name, number, entry[name]) for name in ("labels", "texts"))
+            if not _fits(m, entry, labels, texts):
+                raise LessonError(torn(folder))
             self._shards.append(labels)
-            prompts, responses = (np.split(texts[f"{name}_ids"].numpy(), np.cumsum(texts[f"{name}_lengths"].numpy())[:-1]) for name in ("prompt", "resp"))
+            prompts, responses = (np.split(texts[f"{name}_ids"].numpy(), np.cumsum(texts[f"{name}_lengths"].numpy())[:-1])
+                                  for name in ("prompt", "resp"))
             first = 0
             for prompt_ids, resp_ids in zip(prompts, responses):
                 self._index.append((number, first, first + len(resp_ids), prompt_ids, resp_ids))
@@ -128,14 +145,14 @@ class LabelStore:
 
     def _open(self, name, number, entry):
         path = self.folder / f"{name}-{number:05d}.safetensors"
-        torn = f"the shard {shown(path)} is torn or damaged; delete {shown(self.folder)} and score the answers again."
+        damaged = f"the shard {shown(path)} is torn or damaged; delete {shown(self.folder)} and score the answers again."
         try:
             if sha256(path) != entry["sha256"]:
-                raise LessonError(torn)
+                raise LessonError(damaged)
             with safe_open(path, framework="pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys()}
         except (OSError, SafetensorError):
-            raise LessonError(torn) from None
+            raise LessonError(damaged) from None
 
     def __len__(self):
         return len(self._index)
@@ -152,7 +169,8 @@ class LabelStore:
     def kl_inputs(self, i, T=1.0):
         """(ids int64 [R, k], gaps fp32 [R, k], lse float64 [R]) of sequence i: gaps play the logits, and lse is the logsumexp of gaps / T.
 
-        lse is float64 so that a tail of 1e-12 can still be told from it. Logits matter only up to a constant a row, so these are what `kl_loss` takes. T other than 1 must have been asked for when
+        lse is float64 so that a tail of 1e-12 can still be told from it. Logits matter only up to a constant a row, so these are
+        what `kl_loss` takes. T other than 1 must have been asked for when
         the answers were scored (LessonError otherwise): the tail at T does not follow from the tail at 1.
         """
         number, start, stop, *_ = self._index[i]
@@ -168,10 +186,63 @@ class LabelStore:
     def _tail(self, shard, T):
         name = "log_tail" if T == 1 else f"log_tail_at_{float(T)}"
         if name not in shard:
-            raise LessonError(f"these labels hold no normaliser for T = {T} (they have: 1, {', '.join(map(str, self.manifest['temperatures'])) or 'nothing else'}); "
+            others = ", ".join(map(str, self.manifest["temperatures"])) or "nothing else"
+            raise LessonError(f"these labels hold no normaliser for T = {T} (they have: 1, {others}); "
                               "score the answers again with that temperature, or train at T = 1.")
         return shard[name]
 
     def top_mass(self):
         """The target's probability on its stored k, at every position: fp32 [rows]. Its mean is about the ceiling of what the labels can teach."""
         return torch.cat([1 - shard["log_tail"].exp() for shard in self._shards])
+
+
+def check_folder(folder):
+    """Refuse (LessonError) a place where a store cannot be begun: a file, a path through one, or a folder with files but no manifest."""
+    for place in (folder, *folder.parents):
+        if os.path.exists(place) and not os.path.isdir(place):
+            raise LessonError(f"{shown(place)} is a file, so no label store can be made at {shown(folder)}; give another folder.")
+    # hidden files are the system's own, or what is left of a write that was killed
+    if os.path.isdir(folder) and not os.path.lexists(folder / "manifest.json") and any(not name.startswith(".") for name in os.listdir(folder)):
+        raise LessonError(f"{shown(folder)} holds files but no manifest.json of a label store; give a new or an empty folder.")
+
+
+def torn(folder):
+    """The sentence for a store whose manifest is not what was written, or does not describe its shards."""
+    return f"the label store {shown(folder)} is torn or edited; delete it and score again."
+
+
+def read_manifest(folder):
+    """The manifest of the store `folder`, sure to have the shape that StoreWriter gives it (LessonError otherwise)."""
+    m = read_json(folder / "manifest.json")
+    if isinstance(m, dict) and m.get("labels") != FORMAT:
+        raise LessonError(f"{shown(folder)} is not a label store of this version; give another folder, or delete it and score again.")
+    try:
+        entries = m["shards"]
+        counts = [m["k"], m["rows"], m["sequences"], m.get("vocabulary", 0), *chain(*((entry["rows"], entry["sequences"]) for entry in entries))]
+        sums = [entry[name]["sha256"] for entry in entries for name in ("labels", "texts")]
+        whole = (all(type(count) is int and count >= 0 for count in counts) and all(isinstance(value, str) for value in sums)
+                 and type(m["complete"]) is bool and isinstance(entries, list) and (bool(entries) or not m["complete"])
+                 and all(isinstance(T, float) for T in m["temperatures"])
+                 and all(m[name] == sum(entry[name] for entry in entries) for name in ("rows", "sequences")))
+    except (KeyError, TypeError):  # a name that is missing, or something else where a list or a mapping belongs
+        whole = False
+    if not whole:
+        raise LessonError(torn(folder))
+    return m
+
+
+def _fits(manifest, entry, labels, texts):
+    """Whether the tensors of a shard are those that the manifest and its entry describe, with no id outside the vocabulary."""
+    rows, k, count = entry["rows"], manifest["k"], entry["sequences"]
+    tails = {"log_tail", *(f"log_tail_at_{T}" for T in manifest["temperatures"])}
+    shapes = {"ids": (rows, k), "gaps": (rows, k), **{name: (rows,) for name in tails}}
+    if {name: tuple(tensor.shape) for name, tensor in labels.items()} != shapes:
+        return False
+    if set(texts) != {"prompt_ids", "resp_ids", "prompt_lengths", "resp_lengths"}:
+        return False
+    lengths = {name: texts[f"{name}_lengths"] for name in ("prompt", "resp")}
+    if any(tuple(each.shape) != (count,) or (each < 0).any() or texts[f"{name}_ids"].shape != (int(each.sum()),) for name, each in lengths.items()):
+        return False
+    limit = manifest.get("vocabulary", float("inf"))
+    every = [ids for ids in (labels["ids"], texts["prompt_ids"], texts["resp_ids"]) if ids.numel()]
+    return len(texts["resp_ids"]) == rows and all(ids.min() >= 0 and ids.max() < limit for ids in every)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lessonlib.decode.warp import LOWEST
 from lessonlib.errors import LessonError
+from lessonlib.kernels.draw import COLDEST
 from lessonlib.kernels.rows import by_rows
 from lessonlib.labels.scorer import batches
 from lessonlib.measure.estimate import Estimate, ratio_estimate
@@ -54,8 +54,8 @@ def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
 @torch.inference_mode()
 def offline_alphas(drafts, target, seqs, T=1.0, batch_tokens=4096):
     """`offline_alpha` of several drafts on the same text, the target, which costs the most, reading it once; returns a list."""
-    if not LOWEST <= T < float("inf"):
-        raise LessonError(f"offline alpha needs a temperature of {LOWEST:g} or more, not {T}; for greedy serving read top1 instead.")
+    if not COLDEST <= T < float("inf"):
+        raise LessonError(f"offline alpha needs a temperature of {COLDEST:g} or more, not {T}; for greedy serving read top1 instead.")
     seqs = [(list(prompt), list(resp)) for prompt, resp in seqs]
     if not seqs or any(not prompt or not resp for prompt, resp in seqs):
         raise LessonError("offline alpha needs sequences with at least one prompt token and one response token each; leave the others out.")

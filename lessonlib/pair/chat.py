@@ -13,18 +13,34 @@ def chat_ids(tokenizer, prompt, system=None):
 
     A tokenizer without a template (a base model's) gets the text as it is. Raises LessonError where that cannot be done.
     """
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if system is not None:
+        messages = [{"role": "system", "content": system}, *messages]
+    check_messages(messages)
     if tokenizer.chat_template is None:
         if system is not None or not isinstance(prompt, str):
             raise LessonError("This tokenizer has no chat template, so it takes no system text and no list of messages; "
                               "give the prompt as one text, or take a chat model.")
         return one_bos(tokenizer, tokenizer(prompt)["input_ids"])
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    if system is not None:
-        messages = [{"role": "system", "content": system}, *messages]
     # transformers 5 returns a mapping here unless asked not to, transformers 4 a list: asked for a mapping, both give one.
     encoded = tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, return_dict=True,
                                             **TEMPLATE_OPTIONS)
     return one_bos(tokenizer, encoded["input_ids"])
+
+
+def check_messages(messages):
+    """Refuse (LessonError) what is no list of messages {"role": text, "content": text}, and text that UTF-8 has no bytes for."""
+    if not (isinstance(messages, (list, tuple)) and messages):
+        raise LessonError("a prompt must be a text or a list of messages with a role and a content; give one of the two.")
+    for message in messages:
+        parts = [message.get("role"), message.get("content")] if isinstance(message, dict) else [None]
+        if not all(isinstance(part, str) for part in parts):
+            raise LessonError("a message needs a role and a content that are both texts; write them so.")
+        try:
+            "".join(parts).encode()
+        except UnicodeEncodeError:
+            raise LessonError("a text holds half a character (a lone surrogate, \\ud800 to \\udfff), "
+                              "which no tokenizer can read; remove it.") from None
 
 
 def one_bos(tokenizer, ids):

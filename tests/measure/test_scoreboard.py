@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from lessonlib.errors import LessonError
-from lessonlib.measure.scoreboard import BOARD, COLUMNS, add_row, machine, versions
+from lessonlib.measure.scoreboard import BOARD, COLUMNS, add_row, check_board, machine, versions
 
 FILLED = ("date", "machine", "versions")
 ROW = {column: f"<{column}>" for column in COLUMNS if column not in FILLED}
@@ -46,12 +46,41 @@ def test_a_row_with_other_columns_is_refused(tmp_path, values, named):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["notes of mine\n", "", "# Scoreboard\n\n| date | pair |\n| --- | --- |\n"])
+@pytest.mark.parametrize("text", ["notes of mine\n", "# Scoreboard\n\n| date | pair |\n| --- | --- |\n"])
 def test_a_file_that_is_no_scoreboard_is_left_as_it_is(tmp_path, text):
     (tmp_path / "board.md").write_text(text)
-    with pytest.raises(LessonError, match="not a scoreboard"):
-        add_row(ROW, tmp_path / "board.md")
+    for work in (lambda path: add_row(ROW, path), check_board):
+        with pytest.raises(LessonError, match="not a scoreboard"):
+            work(tmp_path / "board.md")
     assert (tmp_path / "board.md").read_text() == text
+
+
+def test_a_place_where_no_scoreboard_can_be_is_named(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "wide.md").write_text("# Scoreboard", encoding="utf-16")
+    for path, said in ((tmp_path, "is a folder"), (tmp_path / "file" / "x.md", "file is a file"), (tmp_path / "wide.md", "cannot be read")):
+        for work in (lambda path: add_row(ROW, path), check_board):
+            with pytest.raises(LessonError, match=said) as caught:
+                work(path)
+            assert "\n" not in str(caught.value)
+    check_board(tmp_path / "new" / "board.md")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "wide.md"] and (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_empty_file_is_begun(tmp_path):
+    (tmp_path / "a.md").write_text("\n")
+    add_row(ROW, tmp_path / "a.md")
+    add_row(ROW, tmp_path / "b.md")
+    assert (tmp_path / "a.md").read_text() == (tmp_path / "b.md").read_text()
+
+
+def test_a_row_goes_right_below_the_table_and_stays_one_line(tmp_path):
+    path = tmp_path / "board.md"
+    add_row(ROW, path)
+    path.write_text(path.read_text() + "\nnotes of mine\n| odd |\n")
+    add_row(ROW | {"pair": "a\nb\r\nc"}, path)
+    found = path.read_text().splitlines()
+    assert cells(found[-4])[1] == "a b c" and cells(found[-5])[1] == "<pair>" and found[-3:] == ["", "notes of mine", "| odd |"]
 
 
 def test_a_full_disk_keeps_the_rows_there_are(tmp_path):

@@ -63,6 +63,17 @@ def test_without_a_template_only_a_text_will_do():
             chat_ids(word_tokenizer(None, False), prompt, system)
 
 
+@pytest.mark.parametrize("prompt, said", [
+    ([{"role": 5, "content": None}], "both texts"), ([{"role": "user", "content": None}], "both texts"), ([{"content": "hello"}], "both texts"),
+    ([{"role": "user", "content": {"a": 1}}], "both texts"), (["hello"], "both texts"), ([], "list of messages"), (None, "list of messages"),
+    ("\ud800 hello", "lone surrogate"), ([{"role": "user", "content": "\udfff"}], "lone surrogate")])
+def test_what_is_no_prompt_is_one_sentence(prompt, said):
+    for template in (PLAIN, None):
+        if template or isinstance(prompt, str):
+            with pytest.raises(LessonError, match=said):
+                chat_ids(word_tokenizer(template, True), prompt)
+
+
 def test_the_hash_is_the_templates():
     assert template_hash(word_tokenizer(PLAIN, True)) == template_hash(word_tokenizer(PLAIN, False))
     assert template_hash(word_tokenizer(PLAIN, True)) != template_hash(word_tokenizer(PLAIN + " ", True))

@@ -154,6 +154,26 @@ def test_somebody_elses_file_is_refused_and_left_as_it_is(target, tmp_path, text
     assert (tmp_path / "a.jsonl").read_text() == text
 
 
+@pytest.mark.parametrize("kept", [1, 60, -1])
+def test_a_file_cut_inside_its_header_starts_over(target, tmp_path, kept):
+    draw(target, tmp_path / "whole.jsonl")
+    header = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)[0]
+    (tmp_path / "cut.jsonl").write_text(header[:kept])
+    draw(target, tmp_path / "cut.jsonl")
+    assert lines(tmp_path / "cut.jsonl") == lines(tmp_path / "whole.jsonl")
+
+
+@pytest.mark.parametrize("change", [{"prompt_ids": [5]}, {"row": 15}])
+def test_rows_of_other_prompts_are_not_gone_on_with(target, tmp_path, change):
+    interrupted(target, tmp_path / "a.jsonl", 6)
+    header, first, *rest = (tmp_path / "a.jsonl").read_text().splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join([header, json.dumps(json.loads(first) | change), *rest, ""]))
+    before = (tmp_path / "a.jsonl").read_bytes()
+    with pytest.raises(LessonError, match=r"another way \(prompt_ids differ\)"):
+        draw(target, tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == before
+
+
 # --- a full disk ----------------------------------------------------------------------------------------------------------
 
 def test_a_full_disk_in_the_middle_keeps_the_answers_there_are(target, tmp_path, monkeypatch):
@@ -207,6 +227,9 @@ def test_a_full_disk_at_the_start_leaves_nothing(target, tmp_path):
 
 @pytest.mark.parametrize("changes, said", [
     (dict(temperature=-.1), "temperature cannot be -0.1"), (dict(temperature=math.nan), "temperature"), (dict(temperature=math.inf), "temperature"),
+    (dict(temperature=1e-45), "give 0 for greedy"), (dict(temperature=1e-300), "give 0 for greedy"), (dict(temperature=9e-5), "give 0 for greedy"),
+    (dict(seed=-1), "seed cannot be -1"), (dict(seed=2**63), "seed"), (dict(seed=1.5), "seed"), (dict(temperature=0.0, seed=2**64), "seed"),
+    (dict(prompts=["red", " "]), "prompt 2: the prompt is empty"), (dict(prompts=["red", [{"role": "user", "content": 5}]]), "prompt 2: a message"),
     (dict(max_new_tokens=0), "max_new_tokens"), (dict(prompts=[]), "no prompts"), (dict(prompts=["red", "red " * 130]), "prompt 2: .*128 positions"),
     (dict(max_new_tokens=125), "prompt 1: .*128 positions"), (dict(tokenizer=word_tokenizer(size=90), prompts=["w80"]), "token id 80")])
 def test_settings_that_cannot_work_are_refused_before_any_work(target, tmp_path, changes, said):
@@ -223,12 +246,18 @@ def test_answers_are_the_targets_that_wrote_them_alone(target, tmp_path):
             check_written_by(answers, other)
 
 
-GOOD = '{"answers": 1}\n{"row": 0, "prompt_ids": [1], "resp_ids": [2]}\n'
+HEADER = '{"answers": 1, "target": "a", "tokenizer": "b", "template": "c", "temperature": 1.0, "seed": 0}\n'
+GOOD = HEADER + '{"row": 0, "prompt_ids": [1], "resp_ids": [2]}\n'
 
 
 @pytest.mark.parametrize("text, said", [
     ("", "empty"), ('{"prompt": "x"}\n', "not a file of answers"), ('{"answers": 2}\n', "not a file of answers"),
     (GOOD + '{"row": 1, "prompt_ids": [1]}\n', "line 3 is not an answer"), (GOOD + '{"row": "1", "prompt_ids": [1], "resp_ids": []}\n', "line 3"),
+    ('{"answers": 1, "target": "a", "seed": 0}\n', r"\(tokenizer, template, temperature missing\)"),
+    *((GOOD + '{"row": 1, "prompt_ids": [1], "resp_ids": [2, %s]}\n' % bad, "line 3 is not an answer")
+      for bad in ("true", "7.5", "NaN", '"a"', "[1]", "null", "-1")),
+    *((GOOD + '{"row": %s, "prompt_ids": [1], "resp_ids": [2]}\n' % bad, "line 3 is not an answer") for bad in ("-5", "true", "1.0")),
+    (GOOD + '{"row": 1, "prompt_ids": [[1]], "resp_ids": [2]}\n', "line 3 is not an answer"),
     (GOOD + "{", "line 3 is not JSON")])
 def test_what_is_no_file_of_answers_is_refused_by_its_line(tmp_path, text, said):
     (tmp_path / "a.jsonl").write_text(text)
@@ -239,7 +268,7 @@ def test_what_is_no_file_of_answers_is_refused_by_its_line(tmp_path, text, said)
 
 
 def test_rows_come_in_the_order_of_the_prompts_and_empty_answers_are_no_sequences(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"answers": 1}\n{"row": 2, "prompt_ids": [1], "resp_ids": [2]}\n{"row": 0, "prompt_ids": [3], "resp_ids": []}\n')
+    (tmp_path / "a.jsonl").write_text(HEADER + '{"row": 2, "prompt_ids": [1], "resp_ids": [2]}\n{"row": 0, "prompt_ids": [3], "resp_ids": []}\n')
     found = read_answers(tmp_path / "a.jsonl")
     assert [row["row"] for row in found.rows] == [0, 2] and found.sequences() == [([1], [2])]
 

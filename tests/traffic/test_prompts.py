@@ -226,7 +226,9 @@ def test_a_jsonl_file_of_prompts_or_of_messages(tmp_path):
     ("[1]\n", "line 1 is not a JSON object"),
     ('{"prompt": "x"}\n{"text": "y"}\n', r'line 2 has no field "prompt" \(it has: text\)'),
     ('{"prompt": "x"}\n{"prompt": 5}\n', 'row 2 holds no text in "prompt"'),
-    ('{"prompt": " "}\n', 'row 1 holds no text in "prompt"'),
+    ('{"prompt": " "}\n', 'row 1 holds no text in "prompt"'), ('{"prompt": "x"}\n{"prompt": "\\ud800"}\n', "row 2: .*lone surrogate"),
+    ('{"prompt": "x"}\n' + "[" * 100_000 + "\n", "line 2 is not JSON"),
+    ('{"prompt": ' + "[" * 3000 + "]" * 3000 + "}\n", "line 1 is not JSON|row 1 holds no text"),  # which of them is up to this Python
     ('{"messages": [{"role": "system", "content": "x"}]}\n', 'row 1 holds no text in "messages"')])
 def test_what_a_file_may_have_wrong_is_one_sentence(tmp_path, content, sentence):
     path = tmp_path / "mine.jsonl"
@@ -235,6 +237,25 @@ def test_what_a_file_may_have_wrong_is_one_sentence(tmp_path, content, sentence)
     with pytest.raises(LessonError, match=sentence) as caught:
         sources.jsonl_prompts(path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_windows_editors_save_is_read_or_named(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}\n{"prompt": "two"}\n', encoding="utf-8-sig")
+    assert texts(sources.jsonl_prompts(path)) == ["one", "two"]
+    path.write_text('{"prompt": "one"}\n', encoding="utf-16")
+    for given, sentence in ((path, "save it as UTF-8"), (tmp_path, "is a folder")):
+        with pytest.raises(LessonError, match=sentence):
+            sources.jsonl_prompts(given)
+
+
+def test_a_damaged_gzip_file_is_one_sentence(tmp_path):
+    path = tmp_path / "mine.jsonl.gz"
+    raw = bytearray(gzip.compress(json.dumps({"prompt": "one"}).encode()))
+    raw[10:14] = b"\xff" * 4  # the first block
+    path.write_bytes(raw)
+    with pytest.raises(LessonError, match="whole copy"):
+        sources.jsonl_prompts(path)
 
 
 def test_ultrachat_takes_first_user_messages_of_the_right_length(monkeypatch):
