@@ -21,7 +21,7 @@ lesson: env
 test: export OMP_NUM_THREADS = 2
 test: export HF_HUB_OFFLINE = 1
 test: env
-	@echo "Running every test: about 10 minutes on two cores, no network."
+	@echo "Running every test: about 30 minutes on two cores, no network."
 	@$(VENV) -m pytest
 
 lab: env
