@@ -15,6 +15,7 @@ from lessonlib.drafts.truncated import truncated_draft
 from lessonlib.files import CHECKPOINTS, DATA, check_writable, shown, write_json
 from lessonlib.labels.alignment import check_alignment
 from lessonlib.labels.score_answers import score_answers
+from lessonlib.labels.scorer import check_settings
 from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import alpha_gain, offline_alphas
 from lessonlib.measure.sweep import sweep
@@ -161,6 +162,8 @@ def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     check_writable(lesson.folder / "anything")
     lesson.say(f"machine: {scoreboard.machine()}; {scoreboard.versions()}; about {ESTIMATES.get(preset.name, 'an hour or more')}")
     tokenizer, target = lesson.tokenizer, lesson.target
+    drafts = {(shape, UNTRAINED): lesson.fresh(shape, target.dtype) for shape, _ in trainings}  # a pair that is none is refused before any work
+    check_settings(target, preset.k)
     lesson.say("prompts: building train and held-out sets")
     print(lesson.prompts.table(), flush=True)
     train, heldout = lesson.answers("train"), lesson.answers("heldout")
@@ -172,7 +175,6 @@ def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     sequences = heldout.sequences()
     lesson.say("labels: the target scores its own answers")
     store = lesson.labels()
-    drafts = {(shape, UNTRAINED): lesson.fresh(shape, target.dtype) for shape, _ in trainings}
     for shape, objective in trainings:
         lesson.say(f"training draft {shape} with {objective}: {recipe_of(preset, shape).steps} steps of {preset.batch_size} answers")
         drafts[shape, objective] = lesson.train(lesson.fresh(shape), shape, objective, store)

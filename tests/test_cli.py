@@ -130,6 +130,20 @@ def test_alpha_is_measured_on_the_targets_own_answers_alone(capsys, tmp_path):
     assert "no-draft is missing" in refused(capsys, "alpha", *chosen, "--answers", tmp_path / "own.jsonl", "--draft", tmp_path / "no-draft")
 
 
+def test_a_pair_that_shares_no_tokenizer_is_refused_before_any_work(capsys, tmp_path):
+    _, chosen = pair(tmp_path)
+    lines(tmp_path / "prompts.jsonl", *({"prompt": f"Question {i}?"} for i in range(40)))
+    path = tmp_path / "draft" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    names = {i: word for word, i in tokenizer["model"]["vocab"].items()}
+    tokenizer["model"]["vocab"].update({names[11]: 12, names[12]: 11})
+    path.write_text(json.dumps(tokenizer))
+    capsys.readouterr()  # what writing the pair printed
+    said = refused(capsys, "lesson", *chosen, "--folder", tmp_path / "run", "--board", tmp_path / "board.md")
+    assert "do not share a tokenizer: id 11 is" in said and "12 is" in said
+    assert not list((tmp_path / "run").iterdir()) and not (tmp_path / "board.md").exists()
+
+
 def test_one_prompt_is_answered_the_same_with_and_without_a_draft(capsys):
     texts = []
     for K in (0, 2):

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from lessonlib.distil.divergences import forward_kl, jsd, lk, reverse_kl, student_buckets, teacher_buckets, total_variation
 from lessonlib.errors import LessonError
 
+MOST = 0.2  # nats that stored probabilities may sum past 1: fp16 logits round by some hundredths
 # One line adds a divergence: a function of (log_p, log_q, **options) that returns one value a row.
 DIVERGENCES = {"kl": forward_kl, "reverse_kl": reverse_kl, "jsd": jsd, "tv": total_variation, "lk": lk}
 
@@ -26,8 +27,12 @@ def kl_loss(student_logits, t_ids, t_logits, t_lse, T=1.0):
     student_logits [R, V]; t_ids [R, k]; t_logits [R, k], the target's logits at T = 1; t_lse [R], the logsumexp of the target's
     logits / T: at T != 1 it must have been computed for that T (dividing the one for T = 1 by T is not it: the tail would come out
     negative). t_lse=None renormalises over the k ids and drops the tail: the draft is then taught that the rest of the vocabulary is
-    impossible, which costs acceptance. Returns the mean over rows, in nats. Raises LessonError for labels of other shapes. Source: Hinton et al. 2015. Built in notebook 06.
+    impossible, which costs acceptance. Returns the mean over rows, in nats. Raises LessonError for labels of other shapes,
+    and where the stored probabilities sum far past 1. Source: Hinton et al. 2015. Built in notebook 06.
     """
+    if t_lse is not None and ((t_logits.double() / T).logsumexp(-1) - t_lse.double() > MOST).any():
+        raise LessonError("the target's stored probabilities sum to more than 1: t_lse must be the logsumexp of its logits / T, computed at this T; "
+                          "score the answers with this temperature kept, or pass t_lse=None.")
     return _divergence(forward_kl, student_logits, t_ids, t_logits, t_lse, T).mean()
 
 

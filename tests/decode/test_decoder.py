@@ -342,6 +342,12 @@ def test_what_is_no_id_is_not_made_one(target, prompt):
         spec_greedy(target, target, prompt, 2, 4)
 
 
+def test_the_models_own_generation_settings_change_nothing(tiny, target, truth):
+    bent = tiny.llama(positions=600)
+    bent.generation_config.update(repetition_penalty=1.3, top_k=1, temperature=0.1, do_sample=True)
+    assert Decoder(bent).decode(PROMPT, 0, 30).tokens == truth[:30]
+
+
 # Half precision
 
 def test_in_bf16_the_first_difference_is_a_near_tie(tiny):

@@ -316,3 +316,12 @@ def test_labels_of_other_rows_are_refused_and_not_stretched(t_ids, t_logits, t_l
     kl_loss(ROW, IDS, VALUES, LSE)
     with pytest.raises(LessonError, match="labels do not fit|temperature cannot be"):
         kl_loss(ROW, t_ids, t_logits, t_lse, T)
+
+
+def test_a_normaliser_divided_by_t_is_refused():
+    """It gives a tail of less than nothing: the logsumexp of logits / T is not that of the logits, divided by T."""
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    arguments = torch.zeros(1, 4), torch.tensor([[0, 1, 2]]), logits[:, :3]
+    kl_loss(*arguments, (logits / 2).logsumexp(-1), T=2.0)
+    with pytest.raises(LessonError, match="sum to more than 1"):
+        kl_loss(*arguments, logits.logsumexp(-1) / 2, T=2.0)

@@ -197,6 +197,28 @@ def test_progress_is_shown_unless_told_otherwise(target, capsys):
     assert "sweep" in shown.out + shown.err
 
 
+def test_every_clock_is_read_after_the_device_has_finished(target, monkeypatch):
+    """On a GPU a call returns before its work is done: between the work and the reading of a clock there must be a wait."""
+    events = []
+
+    class Recorded(CachedModel):
+        def run(self, *arguments, **more):
+            events.append("work")
+            return super().run(*arguments, **more)
+
+    for place in (costs_module, decoder_module):
+        monkeypatch.setattr(place, "CachedModel", Recorded)
+        monkeypatch.setattr(place, "perf_counter", lambda: events.append("clock") or len(events))
+        monkeypatch.setattr(place, "synchronize", lambda device: events.append("wait"))
+    step_costs(target, None, (1, 2), prefix=4, repeats=1)
+    decoder_module.Decoder(target).decode(PROMPTS[0], 0, 1)
+    *events, last_work, last_clock = events  # the last round's own wait is that for its tokens
+    assert (last_work, last_clock) == ("work", "clock")
+    for before, after in zip(events, events[1:]):
+        assert not (before == "work" and after == "clock")
+    assert events.count("wait") >= 2 * 3 * 3 and "clock" in events
+
+
 # The real clock: wide bands, many turns
 
 def plain_seconds(target, n=24):
