@@ -20,6 +20,10 @@ def main(arguments=None):
     except LessonError as error:
         print(f"lessonlib {options.command}: {error}", file=sys.stderr)
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        print(f"lessonlib {options.command}: this Python has no module {error.name}; use that of the environment, .venv/bin/python (make env makes it).",
+              file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print(f"\nlessonlib {options.command}: stopped; what was finished is kept, and the same command goes on from there.", file=sys.stderr)
         sys.exit(130)
@@ -123,7 +127,7 @@ def add_sweep(steps):
     """`sweep`: t8."""
     step = add_step(steps, "sweep", "decode with each K, plain decoding beside it: measured and predicted speed-up (t8)")
     step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
-    step.add_argument("--input", type=Path, help="JSON Lines of prompts (default: the 20 benchmark prompts)")
+    step.add_argument("--input", type=Path, help="JSON Lines of prompts (default: held-out ones of your own --prompts, or else the 20 benchmark prompts)")
     step.add_argument("--field", default="prompt")
     step.add_argument("--sweep-k", type=numbers, help="the K to sweep, such as 1,2,3,4")
     step.add_argument("--sweep-prompts", type=positive)

@@ -125,12 +125,18 @@ def sweep(options):
 
     made = lesson_of(options)
     p = made.preset
-    texts = prompt_texts(options.input or DATA / "prompts_short.jsonl", options.field)[:p.sweep_prompts]
+    if options.input or not p.prompts:
+        texts = prompt_texts(options.input or DATA / "prompts_short.jsonl", options.field)
+    else:
+        texts = [row["prompt"] for row in made.prompts.heldout]
+    texts = texts[:p.sweep_prompts]
     draft = made.load(options.draft)
     sampling = Sampling(options.temperature, options.top_k, options.top_p, torch.Generator().manual_seed(p.seed))
     found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
                 end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling)
     print(found.table())
+    for line in found.warnings():
+        print(line)
     print(f"  c = {found.costs.c:.3f}; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
 
 

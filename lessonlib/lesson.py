@@ -212,7 +212,7 @@ def summary(arms, swept, best):
     v = ", ".join(f"v({K}) = {value:.2f}" for K, value in costs.v.items() if K)
     lines += ["", f"Draft {best.name} in the real decoder, greedy, {swept.prompts} prompts; one target step {costs.target_seconds * 1e3:.1f} ms, "
               f"one draft step {costs.draft_seconds * 1e3:.1f} ms: c = {costs.c:.2f}, {v}", swept.table(),
-              f"  The text is plain decoding's own, token for token, in {swept.rows[-1].identical} of {swept.prompts} prompts at K = {swept.rows[-1].K}.", ""]
+              f"  The text is plain decoding's own, token for token, in {swept.rows[-1].identical} of {swept.prompts} prompts at K = {swept.rows[-1].K}.", *swept.warnings(), ""]
     row = swept.best
     verdict = (f"Speculative decoding measures {row.speedup:.2f} x at K = {row.K}, but one prompt gives no interval." if swept.prompts == 1 else
                f"Speculative decoding wins here: {row.speedup:.2f} x at K = {row.K}." if row.speedup.low > 1 else

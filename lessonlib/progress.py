@@ -19,15 +19,20 @@ class Progress:
             self.last = now
             rate = self.done / (now - self.start)
             print(f"  {self.label}: {self.done:,} of {self.total:,} {self.unit} "
-                  f"({rate:,.0f}/s, {duration((self.total - self.done) / rate)} left){'  ' + note if note else ''}", flush=True)
+                  f"({per_second(rate)}, {duration((self.total - self.done) / rate)} left){'  ' + note if note else ''}", flush=True)
 
     def finish(self, note=""):
         """Print the closing line; returns the seconds that the work took."""
         seconds = perf_counter() - self.start
         if self.show:
             print(f"  {self.label}: {self.done:,} {self.unit} in {duration(seconds)} "
-                  f"({self.done / max(seconds, 1e-9):,.0f}/s){'  ' + note if note else ''}", flush=True)
+                  f"({per_second(self.done / max(seconds, 1e-9))}){'  ' + note if note else ''}", flush=True)
         return seconds
+
+
+def per_second(rate):
+    """A rate with the digits that tell something: `0.42/s`, `4.2/s`, `420/s`."""
+    return f"{rate:,.{0 if rate >= 10 else 1 if rate >= 1 else 2}f}/s"
 
 
 def duration(seconds):

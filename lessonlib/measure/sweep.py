@@ -12,6 +12,9 @@ from lessonlib.measure.speedup import speedup, speedup_by_position
 from lessonlib.progress import Progress
 
 
+UNSTEADY = 1.5  # times: what lies between two timings of the same thing on a machine that does nothing else is a tenth of that
+
+
 @dataclass(frozen=True)
 class SweepRow:
     """One K: the rounds' counts, tokens a second, measured speed-up over plain decoding with its interval over prompts, and two predictions:
@@ -39,6 +42,14 @@ class Sweep:
     def best(self):
         """The row with the highest measured speed-up among K >= 1."""
         return max(self.rows[1:], key=lambda row: row.speedup)
+
+    def warnings(self):
+        """A line, in a list, where plain decoding took another time a token than the step timed beside it: the machine was not steady then."""
+        token = 1 / self.rows[0].tokens_per_second
+        if 1 / UNSTEADY < token / self.costs.target_seconds < UNSTEADY:
+            return []
+        return [f"  Another program used this machine: a token of plain decoding took {1e3 * token:.0f} ms and a step timed on its own "
+                f"{1e3 * self.costs.target_seconds:.0f} ms. Run it again when nothing else runs; these speed-ups mean little."]
 
     def table(self):
         """The sweep as lines of text."""

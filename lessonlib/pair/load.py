@@ -33,7 +33,8 @@ def locate(name):
                               f"then python -m lessonlib heal --preset tiny --out {shown(name)}")
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
-    if isinstance(name, Path) or not HUB_ID.fullmatch(name) or name.startswith("."):
+    local = isinstance(name, Path) or not HUB_ID.fullmatch(name) or name.startswith(".") or ("/" in name and Path(name).parent.is_dir())
+    if local:  # such as checkpoints/misspelt: no reason to ask the hub
         raise LessonError(f"The folder {shown(name)} is missing; check the path of the model.")
     return name
 

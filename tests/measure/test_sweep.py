@@ -16,7 +16,7 @@ from lessonlib.errors import LessonError
 from lessonlib.measure import costs as costs_module
 from lessonlib.measure.costs import step_costs
 from lessonlib.measure.speedup import speedup, speedup_by_position
-from lessonlib.measure.sweep import sweep
+from lessonlib.measure.sweep import Sweep, sweep
 from lessonlib.pair.step import CachedModel
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
@@ -217,6 +217,12 @@ def test_every_clock_is_read_after_the_device_has_finished(target, monkeypatch):
     for before, after in zip(events, events[1:]):
         assert not (before == "work" and after == "clock")
     assert events.count("wait") >= 2 * 3 * 3 and "clock" in events
+
+
+@pytest.mark.parametrize("plain, step, warned", [(20.0, 0.05, False), (23.0, 0.05, False), (8.0, 0.05, True), (50.0, 0.05, True)])
+def test_a_machine_that_another_program_used_is_named(plain, step, warned):
+    found = Sweep([SimpleNamespace(tokens_per_second=plain)], SimpleNamespace(target_seconds=step), 1)
+    assert bool(found.warnings()) is warned
 
 
 # The real clock: wide bands, many turns

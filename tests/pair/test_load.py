@@ -62,6 +62,14 @@ def test_a_missing_folder(tmp_path, monkeypatch):
     assert said.index("python -m lessonlib generic-text") < said.index(f"python -m lessonlib heal --preset tiny --out {tmp_path / 'off-the-shelf'}")
 
 
+def test_a_misspelt_folder_beside_others_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LessonError, match="folder .*models/misspelt is missing"):
+        load.locate("models/misspelt")
+    assert load.locate("some-organisation/model") == "some-organisation/model"
+
+
 def test_a_folder_without_a_model(tmp_path):
     assert str(tmp_path) in sentence(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
