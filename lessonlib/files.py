@@ -41,6 +41,11 @@ def explained_write(path):
         raise
 
 
+def file_in_the_way(path):
+    """What lies at `path`, or above it, where a folder would have to be, or None."""
+    return next((place for place in (path, *path.parents) if os.path.exists(place) and not os.path.isdir(place)), None)
+
+
 def check_writable(path):
     """Refuse (LessonError), before any work, a path that could not be written afterwards; makes the folder it is to lie in."""
     with explained_write(path):

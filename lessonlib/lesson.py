@@ -162,7 +162,8 @@ def run_lesson(lesson, board=scoreboard.BOARD, trainings=TRAININGS):
     check_writable(lesson.folder / "anything")
     lesson.say(f"machine: {scoreboard.machine()}; {scoreboard.versions()}; about {ESTIMATES.get(preset.name, 'an hour or more')}")
     tokenizer, target = lesson.tokenizer, lesson.target
-    drafts = {(shape, UNTRAINED): lesson.fresh(shape, target.dtype) for shape, _ in trainings}  # a pair that is none is refused before any work
+    # loaded now, so that a pair that is none is refused before any work
+    drafts = {(shape, UNTRAINED): lesson.fresh(shape, target.dtype) for shape in dict.fromkeys(shape for shape, _ in trainings)}
     check_settings(target, preset.k)
     lesson.say("prompts: building train and held-out sets")
     print(lesson.prompts.table(), flush=True)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from lessonlib.errors import LessonError
+from lessonlib.errors import LessonError, causes
 from lessonlib.files import atomic_path, fingerprint, shown
-from lessonlib.pair.load import chain
 from lessonlib.progress import Progress
 
 
@@ -111,7 +110,7 @@ def _save(path, run, trained, optimizer, losses):
                 torch.save({"run": run, "losses": losses, "weights": {n: p.detach() for n, p in trained.items()},
                             "optimizer": optimizer.state_dict()}, file)
         except RuntimeError as error:  # torch's writer covers up what the file said, such as that the disk is full
-            raise next((cause for cause in chain(error) if isinstance(cause, OSError)), error) from None
+            raise next((cause for cause in causes(error) if isinstance(cause, OSError)), error) from None
 
 
 def _resume(path, run, trained, optimizer):
@@ -123,7 +122,8 @@ def _resume(path, run, trained, optimizer):
     except Exception as error:  # torch names no single exception for a damaged file
         raise LessonError(f"the checkpoint {shown(path)} cannot be read ({type(error).__name__}); delete it to train from the start.") from None
     shapes = {name: weight.shape for name, weight in trained.items()}
-    if not isinstance(state, dict) or not {"run", "losses", "weights", "optimizer"} <= state.keys() or state["run"] != run or {name: weight.shape for name, weight in state["weights"].items()} != shapes:
+    ours = isinstance(state, dict) and {"run", "losses", "weights", "optimizer"} <= state.keys() and state["run"] == run
+    if not ours or {name: weight.shape for name, weight in state["weights"].items()} != shapes:
         raise LessonError(f"the checkpoint {shown(path)} belongs to another run (its recipe, labels or draft differ); delete it to train from the start.")
     with torch.no_grad():
         for name, weight in state["weights"].items():

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from lessonlib.errors import LessonError
-from lessonlib.files import atomic_path, read_json, sha256, shown, write_json
+from lessonlib.files import atomic_path, file_in_the_way, read_json, sha256, shown, write_json
 from lessonlib.pair.tensor_files import write_tensors
 
 FORMAT = 1
@@ -198,9 +198,8 @@ class LabelStore:
 
 def check_folder(folder):
     """Refuse (LessonError) a place where a store cannot be begun: a file, a path through one, or a folder with files but no manifest."""
-    for place in (folder, *folder.parents):
-        if os.path.exists(place) and not os.path.isdir(place):
-            raise LessonError(f"{shown(place)} is a file, so no label store can be made at {shown(folder)}; give another folder.")
+    if place := file_in_the_way(folder):
+        raise LessonError(f"{shown(place)} is a file, so no label store can be made at {shown(folder)}; give another folder.")
     # hidden files are the system's own, or what is left of a write that was killed
     if os.path.isdir(folder) and not os.path.lexists(folder / "manifest.json") and any(not name.startswith(".") for name in os.listdir(folder)):
         raise LessonError(f"{shown(folder)} holds files but no manifest.json of a label store; give a new or an empty folder.")

@@ -45,8 +45,8 @@ def offline_alpha(draft, target, seqs, T=1.0, batch_tokens=4096):
 
     seqs: list of (prompt_ids, resp_ids), best drawn at the T that is served; T: the temperature of both models' odds (top1 does not
     depend on it). Whole vocabulary, fp32. Exact for the first proposal of a round, an approximation for later ones. Raises
-    LessonError for sequences without response, with ids outside the vocabulary or too long for a model, for T <= 0, and for models that do
-    not share a vocabulary. Built in notebook 05.
+    LessonError for sequences without response, with ids outside the vocabulary or too long for a model, for T below COLDEST, and for
+    models that do not share a vocabulary. Built in notebook 05.
     """
     return offline_alphas([draft], target, seqs, T, batch_tokens)[0]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from lessonlib.errors import LessonError
-from lessonlib.files import ROOT, atomic_path, shown
+from lessonlib.files import ROOT, atomic_path, file_in_the_way, shown
 
 COLUMNS = ("date", "pair", "draft", "training", "alpha [95 %]", "top-1", "K", "c", "v(K)", "tokens/round", "predicted", "measured [95 %]",
            "tok/s plain", "tok/s", "machine", "versions", "seed")
@@ -77,9 +77,8 @@ def _board_lines(path):
     """The lines of the scoreboard `path`, or of a new one where there is none yet; LessonError where there can be none."""
     if path.is_dir():
         raise LessonError(f"{shown(path)} is a folder; give the path of a file for the scoreboard.")
-    for place in path.parents:
-        if place.exists() and not place.is_dir():
-            raise LessonError(f"{shown(place)} is a file, so no scoreboard can be written to {shown(path)}; give another path.")
+    if place := file_in_the_way(path.parent):
+        raise LessonError(f"{shown(place)} is a file, so no scoreboard can be written to {shown(path)}; give another path.")
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:

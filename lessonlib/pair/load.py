@@ -10,7 +10,7 @@ from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, Offl
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from lessonlib.errors import LessonError
+from lessonlib.errors import LessonError, causes
 from lessonlib.files import CHECKPOINTS, shown
 from lessonlib.pair import embedded
 
@@ -107,7 +107,7 @@ def explained_load(place):
     except SafetensorError as error:
         raise LessonError(f"The weights in {name} are torn ({error}); get a whole copy of it.") from error
     except (OSError, ValueError, RuntimeError) as error:
-        causes = list(chain(error))
+        behind = list(causes(error))
         for kind, sentence in (
                 (GatedRepoError, f"{name} needs its licence accepted: do that on its page on the Hugging Face hub, "
                                  "then run: hf auth login (or set LESSON_PRESET=spark-open, which needs no account)."),
@@ -116,16 +116,9 @@ def explained_load(place):
                 ((LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError),
                  f"{name} is not on this machine and the hub cannot be reached; connect once to fetch it, or give "
                  "the folder of a copy.")):
-            if any(isinstance(cause, kind) for cause in causes):
+            if any(isinstance(cause, kind) for cause in behind):
                 raise LessonError(sentence) from error
         if "not enough memory" in str(error):
             raise too_large(place, "the system gave no more") from error
         raise LessonError(f"{name} cannot be loaded ({str(error).splitlines()[0]}); give the folder or hub id of a causal "
                           "language model with its tokenizer.") from error
-
-
-def chain(error):
-    """An exception and those that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -10,7 +10,6 @@ from lessonlib.kernels.draw import draw
 from lessonlib.pair.step import cache_argument
 
 
-
 class Engine(Protocol):
     """Writes answers to tokenised prompts. Each row depends on its own prompt, number and the seed only, never on its neighbours."""
 
