@@ -84,7 +84,7 @@ def add_generate(steps):
     step.add_argument("--temperature", type=float, default=1.0, help="0 is greedy; otherwise the whole distribution is sampled")
     step.add_argument("--max-new-tokens", type=positive)
     step.add_argument("--limit", type=positive, help="answer the first so many prompts only")
-    step.add_argument("--batch", type=positive, default=32, help="prompts answered at once")
+    step.add_argument("--batch", type=positive, help="prompts answered at once (32 on a processor, 256 on a GPU)")
 
 
 def add_score(steps):
@@ -175,8 +175,8 @@ def add_heal(steps):
 
 def add_reference(steps):
     """`reference`: what the course ships."""
-    step = add_step(steps, "reference", "make anew the files that the course ships: its answers, and the recorded run of the off-the-shelf draft")
-    step.add_argument("what", choices=("answers", "off-the-shelf", "sentences"))
+    step = add_step(steps, "reference", "make anew the files that the course ships: its answers, the recorded run of the off-the-shelf draft, the long trainings")
+    step.add_argument("what", choices=("answers", "off-the-shelf", "sentences", "trainings"))
     step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with heldout.jsonl, for off-the-shelf")
 
 

@@ -197,6 +197,7 @@ def heal(options):
 def reference(options):
     """Make anew what the course ships."""
     from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
+    from lessonlib.reference_trainings import record_trainings
 
     made = lesson_of(options)
     if made.preset.name != "tiny":
@@ -205,5 +206,7 @@ def reference(options):
         ship_answers(made)
     elif options.what == "sentences":
         record_sentences(made)
+    elif options.what == "trainings":
+        record_trainings(made)
     else:
         record_off_the_shelf(made, options.text)

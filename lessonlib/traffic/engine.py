@@ -24,12 +24,15 @@ class Engine(Protocol):
 
 
 class TransformersEngine:
-    """Answers in batches with a model of transformers, sampling by inverse CDF from numbers that belong to each row."""
+    """Answers in batches with a model of transformers, sampling by inverse CDF from numbers that belong to each row.
+
+    batch_size: rows at once, by default 32 on a processor and 256 on a GPU, whose steps cost the same up to about there.
+    """
 
     name = "transformers"
 
-    def __init__(self, model, batch_size=32):
-        self.model, self.batch_size = model, batch_size
+    def __init__(self, model, batch_size=None):
+        self.model, self.batch_size = model, batch_size or (32 if model.device.type == "cpu" else 256)
 
     def answer(self, prompts, temperature, max_new_tokens, seed, eos_token_ids):
         """Yield (number, answer ids), batch after batch of prompts of similar length (less padding)."""

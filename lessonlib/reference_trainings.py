@@ -1,0 +1,138 @@
+"""The long trainings on record: every draft and objective of notebooks 06, 07 and 09 on a hundred times what a notebook can wait for."""
+
+from dataclasses import asdict, dataclass, replace
+
+import torch
+
+from lessonlib.distil.distil import train_draft
+from lessonlib.distil.losses import Objective
+from lessonlib.files import DATA, read_json, read_jsonl, write_json
+from lessonlib.labels.faults import FavouriteOnly, OneRowLate
+from lessonlib.labels.score_answers import score_answers
+from lessonlib.lesson import SHIPPED, Lesson, recipe_of
+from lessonlib.measure.offline import offline_alphas
+from lessonlib.pair.draft_files import load_draft
+from lessonlib.pair.layers_draft import layers_draft
+from lessonlib.reference import REFERENCE, recorded_by
+from lessonlib.traffic.answers import generate
+
+PROMPTS, TOKENS, BATCH = 8_000, 256, 32  # prompts to train on, tokens an answer at most, answers a step
+EPOCHS = 2
+CURVE = (0, 25, 50, 100, 200, 400)  # steps after which alpha is measured on CURVE_ANSWERS held-out answers
+CURVE_ANSWERS = 100
+LEAKED_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training on record. layers: of the target, to begin with, or None for the off-the-shelf draft; fault: the labels' mistake."""
+
+    name: str
+    layers: tuple | None
+    objective: Objective
+    epochs: int = EPOCHS
+    fault: type | None = None
+
+
+A, B = None, (0, 1, 2, 3)
+RUNS = (
+    *(Run(f"A, {name}", A, Objective(name)) for name in ("ce", "kl", "reverse_kl", "jsd", "tv", "lk")),
+    Run("A, kl + 0.1 ce", A, Objective("kl", ce_weight=0.1)),
+    Run("A, kl, 6 epochs", A, Objective("kl"), epochs=6),
+    Run("A, jsd, 6 epochs", A, Objective("jsd"), epochs=6),
+    Run("B, ce", B, Objective("ce")),
+    Run("B, kl", B, Objective("kl")),
+    Run("B, one row late", B, Objective("kl"), fault=OneRowLate),
+    Run("B, T = 4 on the top 64", B, Objective("kl", T=4.0, renormalise=True)),
+    Run("B, T = 4 on all odds", B, Objective("kl", T=4.0)),
+    Run("B, favourite only", B, Objective("kl"), fault=FavouriteOnly),
+    Run("first 1, kl", (0,), Objective("kl")),
+    Run("first 2, kl", (0, 1), Objective("kl")),
+    Run("first 8, kl", tuple(range(8)), Objective("kl")),
+    Run("first 3 and the last, kl", (0, 1, 2, 29), Objective("kl")),
+    Run("first 6 and the last 2, kl", (0, 1, 2, 3, 4, 5, 28, 29), Objective("kl")),
+)
+
+
+def record_trainings(lesson):
+    """Train and measure every draft of RUNS and the leaked benchmark; writes data/reference/trainings.json. Finished runs are not run again."""
+    made = recorded_by()
+    lesson = Lesson(replace(lesson.preset, train_prompts=PROMPTS, heldout_prompts=SHIPPED["heldout"], max_new_tokens=TOKENS, batch_size=BATCH), lesson.folder)
+    shipped = Lesson(replace(lesson.preset, train_prompts=1, max_new_tokens=64), lesson.folder)  # held-out answers: those that every reader has
+    heldout = {name: shipped.answers(name).sequences() for name in ("heldout", "heldout-greedy")}
+    answers = lesson.answers("train")
+    store = score_answers(lesson.target, answers, lesson.folder / "labels-T4", lesson.preset.k, temperatures=(4.0,))
+    result = {**made, "answers": len(answers), "tokens": store.rows, "top_mass": float(store.top_mass().mean()),
+              "heldout_positions": {name: sum(len(resp) for _, resp in seqs) for name, seqs in heldout.items()},
+              "untrained": {}, "runs": {}}
+    for name, layers in (("A", A), *((run.name.partition(",")[0], run.layers) for run in RUNS if run.layers)):
+        if name not in result["untrained"]:
+            result["untrained"][name] = measured(fresh(lesson, layers), lesson, heldout)
+    for run in RUNS:
+        result["runs"][run.name] = kept(lesson.folder / f"run-{RUNS.index(run)}.json", lambda run=run: trained(run, lesson, store, heldout))
+        found = result["runs"][run.name]
+        print(f"  {run.name:<28} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
+    result["leaked"] = leaked(lesson)
+    write_json(REFERENCE / "trainings.json", result)
+
+
+def kept(path, make):
+    """What `make` gives, kept in `path` so that an interrupted recording goes on with it."""
+    if not path.exists():
+        write_json(path, make())
+    return read_json(path)
+
+
+def fresh(lesson, layers):
+    """The draft a run begins with, its trainable weights in fp32."""
+    return load_draft(lesson.preset.draft, lesson.target, torch.float32) if layers is None else layers_draft(lesson.target, layers)
+
+
+def measured(draft, lesson, heldout):
+    """alpha, top-1 and KL with their intervals, on each run of held-out answers."""
+    found = {}
+    for name, sequences in heldout.items():
+        (result,) = offline_alphas([draft], lesson.target, sequences, batch_tokens=16_384)
+        found[name] = {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), result)}
+    return found
+
+
+def trained(run, lesson, store, heldout):
+    """One run: its recipe, the losses, alpha on the way, and what it has come to."""
+    draft, curve = fresh(lesson, run.layers), {}
+    some = {"heldout": heldout["heldout"][:CURVE_ANSWERS]}
+    recipe = replace(recipe_of(lesson.preset, "A" if run.layers is None else "B"), steps=run.epochs * len(store) // BATCH, batch_size=BATCH, lr=rate(run))
+
+    def look(step, loss):
+        if step + 1 in CURVE:
+            training, _ = draft.training, draft.eval()
+            curve[step + 1] = measured(draft, lesson, some)["heldout"]["alpha"]
+            draft.train(training)
+
+    curve[0] = measured(draft, lesson, some)["heldout"]["alpha"]
+    labels = run.fault(store) if run.fault else store
+    losses = train_draft(draft, labels, recipe, run.objective, on_step=look, dtype=torch.bfloat16 if lesson.preset.device == "cuda" else None, label=run.name)
+    every = max(1, len(losses) // 40)
+    return {"objective": asdict(run.objective), "layers": run.layers, "recipe": asdict(recipe), "fault": run.fault and run.fault.__name__,
+            "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
+            "alpha_by_step": curve, **measured(draft.eval(), lesson, heldout)}
+
+
+def rate(run):
+    """The learning rate: a draft that can write already takes a smaller one."""
+    return 1e-3 if run.layers is None else 2e-3
+
+
+def leaked(lesson):
+    """The benchmark leaked: draft A trained on the twenty short prompts with the target's own answers, judged on them and on twenty fresh ones."""
+    twenty = {"leaked": [row["prompt"] for row in read_jsonl(DATA / "prompts_short.jsonl", "prompt")],
+              "fresh": [row["prompt"] for row in lesson.prompts.heldout[-20:]]}
+    answers = {name: generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"twenty_{name}.jsonl", 0.0, 64) for name, prompts in twenty.items()}
+    store = score_answers(lesson.target, answers["leaked"], lesson.folder / "labels-leaked", lesson.preset.k)
+    draft = fresh(lesson, A)
+    sequences = {name: found.sequences() for name, found in answers.items()}
+    before = measured(draft, lesson, sequences)
+    recipe = replace(recipe_of(lesson.preset, "A"), steps=LEAKED_STEPS, batch_size=20, lr=1e-3)
+    train_draft(draft, store, recipe, "kl", label="leaked")
+    after = measured(draft.eval(), lesson, sequences)
+    return {"recipe": asdict(recipe), "before": before, "after": after}
