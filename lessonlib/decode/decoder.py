@@ -11,7 +11,7 @@ from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.decode.rule import accept, accept_greedy
 from lessonlib.decode.warp import check_sampling, is_whole
 from lessonlib.errors import LessonError
-from lessonlib.pair.step import CachedModel, check_fits, check_length, context_length, synchronize
+from lessonlib.pair.step import check_fits, check_length, context_length, step_of, synchronize
 from lessonlib.pair.tokenizer_check import check_pair
 
 
@@ -78,7 +78,7 @@ class Decoder:
     """A target with its cache, ready to decode one text after another, with or without a drafter."""
 
     def __init__(self, target):
-        self.step = CachedModel(target)
+        self.step = step_of(target)
 
     @torch.inference_mode()
     def decode(self, prompt_ids, K=0, max_new_tokens=128, drafter=None, eos_token_ids=(), sampling=None, on_round=None):

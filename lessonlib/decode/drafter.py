@@ -7,7 +7,7 @@ import torch
 
 from lessonlib.decode.warp import probabilities
 from lessonlib.kernels.draw import draw
-from lessonlib.pair.step import CachedModel, context_length
+from lessonlib.pair.step import context_length, step_of
 
 
 @dataclass
@@ -62,7 +62,7 @@ class ModelDrafter:
     """Proposes with a second causal LM that shares the target's tokenizer: its own cache, its own argmax or samples."""
 
     def __init__(self, model):
-        self.step, self.longest = CachedModel(model), context_length(model)
+        self.step, self.longest = step_of(model), context_length(model)
 
     def reset(self, prompt_ids, sampling):
         """Start a new text."""

@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 
 from lessonlib.decode.drafter import Sampling
-from lessonlib.pair.step import CachedModel, context_length, synchronize
+from lessonlib.pair.step import context_length, step_of, synchronize
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class StepCosts:
 
 
 class _Proposals:
-    """A Drafter in the shape of a CachedModel, so that both are timed alike: its step is propose(1), and then it is told of one more token.
+    """A Drafter in the shape of a model's step, so that both are timed alike: its step is propose(1), and then it is told of one more token.
 
     It is not reset for each turn: one that reads its text only when it proposes would read the whole prefix in every time that is taken.
     """
@@ -49,13 +49,13 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     one of them has too few positions for it.
     """
     draft = getattr(getattr(draft, "step", None), "model", draft)
-    steps = {"target": CachedModel(target)}
+    steps = {"target": step_of(target)}
     longest = [context_length(target)]
     if hasattr(draft, "propose"):
         steps["draft"] = _Proposals(draft, steps["target"].device)
         longest.append(getattr(draft, "longest", None))
     elif draft is not None:
-        steps["draft"] = CachedModel(draft)
+        steps["draft"] = step_of(draft)
         longest.append(context_length(draft))
     widths, turns = sorted({1, *(K + 1 for K in Ks)}), repeats + 2  # two turns of warm-up
     jobs = [("target", n) for n in widths] + [(name, 1) for name in steps if name == "draft"]

@@ -36,9 +36,12 @@ def versions():
 
 
 def provenance():
-    """{"commit", "command", "machine", "versions"} behind a result; the commit is None outside a git checkout."""
+    """{"commit", "command", "machine", "versions"} behind a result; the commit is None outside a git checkout.
+
+    Of a path that only this machine has, the command keeps the last part.
+    """
     found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True)
-    return {"commit": found.stdout.strip() or None, "command": "python -m lessonlib " + " ".join(sys.argv[1:]),
+    return {"commit": found.stdout.strip() or None, "command": "python -m lessonlib " + " ".join(Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]),
             "machine": machine(), "versions": versions()}
 
 

@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from lessonlib.errors import LessonError
+from lessonlib.pair.llama_step import LlamaStep, why_not
 
 
 def cache_argument(model):
@@ -59,13 +60,23 @@ def synchronize(device):
         torch.cuda.synchronize(device)
 
 
+def step_of(model):
+    """The quickest step that this model has: a LlamaStep, or a CachedModel, whose `why` then says what keeps the other from running it.
+
+    Raises LessonError as CachedModel does.
+    """
+    why = why_not(model)
+    return CachedModel(model, why) if why else LlamaStep(model)
+
+
 class CachedModel:
-    """A causal LM that reads a text piece by piece, one text at a time, and can take back its last tokens.
+    """A causal LM that reads a text piece by piece, one text at a time, and can take back its last tokens: transformers' own forward.
 
     Raises LessonError for a model whose layers hold a running state in place of the text's keys and values.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, why=None):
+        self.why = why
         odd = sorted({*(getattr(model.config.get_text_config(), "layer_types", None) or ())} - {"full_attention", "sliding_attention"})
         if odd:
             raise LessonError(f"{type(model).__name__} has layers ({', '.join(odd)}) that cannot take tokens back; "

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lessonlib.decode.drafter import Block, ModelDrafter, Sampling
@@ -15,51 +14,12 @@ from lessonlib.drafts.truncated import truncated_draft
 from lessonlib.pair.layers_draft import cast_parameters
 
 
-class LeanLlama(LlamaForCausalLM):
-    """Llama with transformers' own weights and logits at a third of the time (so small, it is mostly bookkeeping).
-
-    For one sequence, with a cache, and weights that no longer change. test_tiny_models.py holds it against its parent.
-    """
-
-    def prepare(self):
-        """Join the matrices that read the same vector, and lay out the rotary angles [positions, half a head]."""
-        positions = torch.arange(self.config.max_position_embeddings)
-        angles = positions[:, None] * self.model.rotary_emb.inv_freq.float()
-        self.turns = torch.complex(angles.cos().double(), angles.sin().double())
-        self.visible = positions[:, None] >= positions
-        self.parts = [(layer.input_layernorm.weight, torch.cat([part.weight for part in (
-            layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)]), layer.self_attn.o_proj.weight,
-            layer.post_attention_layernorm.weight, torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]),
-            layer.mlp.down_proj.weight) for layer in self.model.layers]
-
-    def forward(self, input_ids, past_key_values=None, use_cache=True, logits_to_keep=0):
-        if not hasattr(self, "parts"):
-            self.prepare()
-        config, n, past = self.config, input_ids.shape[1], past_key_values.get_seq_length()
-        queries, keys = config.num_attention_heads, config.num_key_value_heads
-        turns, mask = self.turns[past:past + n], None if n == 1 else self.visible[past:past + n, :past + n]
-        x = self.model.embed_tokens.weight[input_ids]
-        for index, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.parts):
-            y = F.linear(F.rms_norm(x, norm1.shape, norm1, config.rms_norm_eps), qkv)
-            y = y.unflatten(-1, (queries + 2 * keys, -1)).transpose(1, 2)
-            pairs = torch.complex(*y[:, :queries + keys].chunk(2, -1)) * turns  # entries i and i + half turn together
-            q, k = torch.cat([pairs.real, pairs.imag], -1).split((queries, keys), 1)
-            k, v = past_key_values.update(k, y[:, queries + keys:], index)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-            x = x + F.linear(y.transpose(1, 2).flatten(2), out)
-            gate, up = F.linear(F.rms_norm(x, norm2.shape, norm2, config.rms_norm_eps), gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, down)
-        norm = self.model.norm.weight
-        x = F.rms_norm(x if logits_to_keep == 0 else x[:, -logits_to_keep:], norm.shape, norm, config.rms_norm_eps)
-        return SimpleNamespace(logits=F.linear(x, self.lm_head.weight))
-
-
-def tiny_llama(vocabulary=64, layers=2, seed=0, positions=160, scale=1.0, kind=LeanLlama):
+def tiny_llama(vocabulary=64, layers=2, seed=0, positions=160, scale=1.0):
     """A random Llama in float64 whose next token depends on what came before; `scale` is the spread of its logits."""
     torch.manual_seed(seed)
     config = LlamaConfig(vocab_size=vocabulary, hidden_size=32, intermediate_size=48, num_hidden_layers=layers,
                          num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=positions)
-    return randomised(kind(config).double().eval().requires_grad_(False), scale)
+    return randomised(LlamaForCausalLM(config).double().eval().requires_grad_(False), scale)
 
 
 def randomised(model, scale=1.0):
@@ -88,10 +48,9 @@ def cut(model, layers=1):
 
 
 def logits_without_cache(model, texts):
-    """Logits [n, L, V] of equally long texts (lists of ids): transformers' own forward pass over the whole, no cache."""
-    forward = LlamaForCausalLM.forward if isinstance(model, LeanLlama) else type(model).forward
+    """Logits [n, L, V] of equally long texts (lists of ids): one forward pass of transformers over the whole, no cache."""
     with torch.inference_mode():
-        return forward(model, torch.tensor(texts), use_cache=False).logits
+        return model(torch.tensor(texts), use_cache=False).logits
 
 
 def greedy_without_cache(model, prompts, n):
@@ -137,6 +96,6 @@ class Argmax(ModelDrafter):
 
 @pytest.fixture(scope="session")
 def tiny():
-    return SimpleNamespace(LeanLlama=LeanLlama, llama=tiny_llama, randomised=randomised, disturbed=disturbed, cut=cut,
+    return SimpleNamespace(llama=tiny_llama, randomised=randomised, disturbed=disturbed, cut=cut,
                            Script=Script, Argmax=Argmax, logits_without_cache=logits_without_cache,
                            greedy_without_cache=greedy_without_cache)

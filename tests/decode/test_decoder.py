@@ -115,7 +115,7 @@ def test_a_script_is_asked_for_exactly_k_each_round(tiny, target, truth):
 
 
 def test_no_warning_of_any_kind(tiny):
-    target = tiny.llama(kind=LlamaForCausalLM)
+    target = tiny.llama()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         spec_greedy(target, tiny.cut(target), PROMPT, 3, 30, eos_token_ids=(1,))
@@ -352,7 +352,7 @@ def test_the_models_own_generation_settings_change_nothing(tiny, target, truth):
 
 def test_in_bf16_the_first_difference_is_a_near_tie(tiny):
     """A verifying pass adds up in another order than a step: fp32 and float64 are exact, here the harm is bounded."""
-    target = tiny.llama(kind=LlamaForCausalLM).bfloat16()
+    target = tiny.llama().bfloat16()
     draft, gaps = tiny.disturbed(target, 0.1), []
     for start in range(6):
         seen = []

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, Qwen2Config
 from transformers import Qwen2ForCausalLM
 
 from lessonlib.decode.decoder import Decoded, Decoder
@@ -79,7 +79,7 @@ FAMILIES = {"llama": None,
 def test_transformers_own_models_too(tiny, family):
     torch.manual_seed(0)
     make = FAMILIES[family]
-    target = tiny.randomised(make().double().eval().requires_grad_(False)) if make else tiny.llama(kind=LlamaForCausalLM)
+    target = tiny.randomised(make().double().eval().requires_grad_(False)) if make else tiny.llama()
     prompts = [[1], [2, 3, 4], list(range(20))]
     texts = []
     for prompt in prompts:

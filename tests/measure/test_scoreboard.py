@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from lessonlib.errors import LessonError
-from lessonlib.measure.scoreboard import BOARD, COLUMNS, add_row, check_board, machine, versions
+from lessonlib.measure.scoreboard import BOARD, COLUMNS, add_row, check_board, machine, provenance, versions
 
 FILLED = ("date", "machine", "versions")
 ROW = {column: f"<{column}>" for column in COLUMNS if column not in FILLED}
@@ -97,3 +97,8 @@ def test_machine_and_versions_name_what_results_depend_on():
     assert re.search(r"\d+ threads$", machine()) or torch.cuda.is_available()
     assert torch.__version__ in versions() and transformers.__version__ in versions()
     assert BOARD.name == "SCOREBOARD.md" and (BOARD.parent / "pyproject.toml").exists()
+
+
+def test_provenance_names_the_command_without_this_machines_folders(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["lessonlib", "reference", "trainings", "--folder", str(tmp_path / "kept")])
+    assert provenance()["command"] == "python -m lessonlib reference trainings --folder kept"

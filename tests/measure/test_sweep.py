@@ -17,7 +17,7 @@ from lessonlib.measure import costs as costs_module
 from lessonlib.measure.costs import step_costs
 from lessonlib.measure.speedup import speedup, speedup_by_position
 from lessonlib.measure.sweep import Sweep, sweep
-from lessonlib.pair.step import CachedModel
+from lessonlib.pair.step import CachedModel, step_of
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 TARGET, DRAFT = 0.010, 0.003  # seconds a step on the false clock; each further token of a pass costs a tenth of a step more
@@ -207,7 +207,7 @@ def test_every_clock_is_read_after_the_device_has_finished(target, monkeypatch):
             return super().run(*arguments, **more)
 
     for place in (costs_module, decoder_module):
-        monkeypatch.setattr(place, "CachedModel", Recorded)
+        monkeypatch.setattr(place, "step_of", Recorded)
         monkeypatch.setattr(place, "perf_counter", lambda: events.append("clock") or len(events))
         monkeypatch.setattr(place, "synchronize", lambda device: events.append("wait"))
     step_costs(target, None, (1, 2), prefix=4, repeats=1)
@@ -233,7 +233,7 @@ def plain_seconds(target, n=24):
 
 def by_hand(target, n=24):
     """Plain decoding with nothing around it."""
-    step, token = CachedModel(target), torch.tensor(PROMPTS[0][-1:])
+    step, token = step_of(target), torch.tensor(PROMPTS[0][-1:])
     step.read(PROMPTS[0][:-1])
     start = perf_counter()
     for _ in range(n):
