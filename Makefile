@@ -2,17 +2,22 @@
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: help env lesson test lab notebooks
+.PHONY: help env vllm lesson test bench lab notebooks
 
 help:
 	@echo "make lesson     the whole course in one run: environment, model, pipeline; ends with a table and a row in SCOREBOARD.md"
 	@echo "make test       every test, the notebooks among them"
+	@echo "make bench      how fast the notebooks' sliders answer a key, in Chromium; nothing is stored"
 	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
 	@echo "make notebooks  build the notebooks anew from notebooks/src"
+	@echo "make vllm       vLLM in an environment of its own, .venv-vllm, to write answers with (generate --engine vllm)"
 	@echo "make env        the environment alone (another Python: make env PYTHON=python3.12)"
 
 env:
 	@$(PYTHON) lessonlib/environment.py
+
+vllm: env
+	@$(VENV) -m lessonlib.traffic.vllm_environment
 
 lesson: env
 	@$(VENV) -m lessonlib lesson
@@ -23,6 +28,10 @@ test: export HF_HUB_OFFLINE = 1
 test: env
 	@echo "Running every test: about 30 minutes on two cores, no network."
 	@$(VENV) -m pytest
+
+# On a quiet machine: each time is a key, a figure drawn by the kernel and a page painted by the browser.
+bench: env
+	@PYTHONPATH=tests $(VENV) -m workbook.browser.bench
 
 lab: env
 	@echo "Opening JupyterLab on the first notebook; stop it with Ctrl-C."

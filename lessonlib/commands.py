@@ -50,13 +50,13 @@ def prompts(options):
 def generate(options):
     """Have the target answer prompts."""
     from lessonlib.traffic.answers import generate as run
-    from lessonlib.traffic.engine import TransformersEngine
+    from lessonlib.traffic.vllm_engine import choose_engine
 
     check_writable(options.out)
     made = lesson_of(options)
     texts = prompt_texts(options.input, options.field)[:options.limit]
     run(made.target, made.tokenizer, texts, options.out, options.temperature, made.preset.max_new_tokens, made.preset.seed,
-        TransformersEngine(made.target, options.batch))
+        choose_engine(made.target, options.engine, options.batch))
     print(f"  written to {shown(options.out)}")
 
 
@@ -65,10 +65,12 @@ def score(options):
     from lessonlib.labels.alignment import check_alignment
     from lessonlib.labels.score_answers import score_answers
     from lessonlib.traffic.answers import read_answers
+    from lessonlib.traffic.vllm_engine import VllmEngine
 
     check_writable(options.out)
     made = lesson_of(options)
-    store = score_answers(made.target, read_answers(options.answers), options.out, made.preset.k, options.temperatures)
+    store = score_answers(made.target, read_answers(options.answers), options.out, made.preset.k, options.temperatures,
+                          engine=VllmEngine(made.target) if options.engine == "vllm" else None)
     check = check_alignment(made.target, store)
     size = sum(entry["labels"]["bytes"] for entry in store.manifest["shards"])
     print(f"  {store.rows:,} positions, {size / store.rows:.1f} bytes each; re-read one by one they differ by {check.kl:.1e} nats "

@@ -204,16 +204,17 @@ def plan(found, pins, python=sys.executable):
     files = {f"lib/python{dotted(found.python)}/site-packages/machine_torch.pth": kept.folder + "\n",
              "constraints.txt": merged_constraints(pins, found)}
     without_pip = ("--without-pip",) if "pip" in found.packages else ()  # it is seen, and Debian's Pythons lack ensurepip
-    names = [pin.split("==")[0] for pin in wanted]  # bare: what satisfies the merged constraints is left alone
+    # bare: what satisfies the merged constraints is left alone; triton is the kept torch's own, under whatever name
+    names = [name for pin in wanted if not TORCH_FAMILY.fullmatch(name := named(pin))]
     first = [Step("the virtual environment", (python, "-m", "venv", "--system-site-packages", *without_pip, ".venv")),
              Step(f"up to {len(names)} packages", (*pip, "-c", ".venv/constraints.txt", *names))]
     says = f"about 2 minutes and 1 GB of disk (torch {kept.version} with CUDA {kept.cuda} is there and stays)"
     return Plan(says, (*first, *last), files, kept)
 
 
-def run(todo, root):
-    """Carry out a plan in the checkout `root`; pip's words go to .venv/setup.log, a LessonError says what stopped it."""
-    venv = Path(root) / ".venv"
+def run(todo, root, folder=".venv"):
+    """Carry out a plan that makes `folder` in the checkout `root`; pip's words go to its setup.log, a LessonError says what stopped it."""
+    venv = Path(root) / folder
     venv.mkdir(parents=True)
     with open(venv / "setup.log", "wb", buffering=0) as log:
         for number, step in enumerate(todo.steps, 1):
@@ -224,7 +225,7 @@ def run(todo, root):
                                   env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}).returncode
             log.seek(0, os.SEEK_END)
             if code:
-                raise LessonError(explain(step, code, (venv / "setup.log").read_bytes()[before:].decode(errors="replace")))
+                raise LessonError(explain(step, code, (venv / "setup.log").read_bytes()[before:].decode(errors="replace"), folder))
             if number == 1:
                 for name, text in todo.files.items():
                     (venv / name).write_text(text, encoding="utf-8")
@@ -242,19 +243,19 @@ def verify(kept, root):
                           ".venv/setup.log names the package that asked for it: report it, or use another container.")
 
 
-def explain(step, code, output):
-    """What went wrong in one sentence, from what a failed command printed."""
+def explain(step, code, output, folder=".venv"):
+    """What went wrong in one sentence, from what a failed command printed; `folder` has the whole of it."""
     if "No space left on device" in output or "Errno 28" in output:
         return f"The disk is full: {step.says} did not fit; free some space and run the same command again."
     if "ensurepip is not available" in output or "No module named venv" in output:
         return NO_VENV
     if any(sign in output for sign in NO_NETWORK):
         return ("No network: set-up needs it once, and pip could not reach its package index (its words are in "
-                ".venv/setup.log); connect and run the same command again.")
+                f"{folder}/setup.log); connect and run the same command again.")
     if "ResolutionImpossible" in output:
         return ("The packages of the course and those that this machine insists on do not fit together (the end of "
-                ".venv/setup.log names them): use a newer container, or another Python: `make lesson PYTHON=python3.12`.")
-    return (f"Set-up stopped at {step.says} (exit code {code}): the end of .venv/setup.log says why; mend that and run the "
+                f"{folder}/setup.log names them): use a newer container, or another Python: `make lesson PYTHON=python3.12`.")
+    return (f"Set-up stopped at {step.says} (exit code {code}): the end of {folder}/setup.log says why; mend that and run the "
             "same command again.")
 
 

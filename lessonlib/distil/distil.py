@@ -7,6 +7,9 @@ import torch
 from lessonlib.distil.losses import Labels, Objective
 from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
+from lessonlib.kernels.compiled import compiled_layers
+from lessonlib.kernels.linear_loss import linear_loss, why_not_linear
+from lessonlib.kernels.packed import Packing, packed_body, packed_responses, why_padded
 from lessonlib.pair.hidden import body_and_head, padded_responses
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
@@ -15,11 +18,12 @@ CHUNK = 1024  # rows of logits held at once
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch: ids [B, S] padded on the right; positions [R] of its flattened hidden states that predict the R labels."""
+    """A micro-batch: ids [B, S] padded on the right, or packed [1, N]; positions [R] of its flattened hidden states that predict the R labels."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     labels: Labels
+    packing: Packing | None = None
 
     @property
     def rows(self):
@@ -27,14 +31,14 @@ class Batch:
         return len(self.positions)
 
 
-def store_batch(store, indices, objective, device):
-    """The Batch of the store's sequences `indices`, with the target's odds if the objective needs them."""
+def store_batch(store, indices, objective, device, pack=False):
+    """The Batch of the store's sequences `indices`, with the target's odds if the objective needs them; packed or padded."""
     sequences = [store.sequence(i) for i in indices]
-    ids, positions = padded_responses(sequences, device)
+    ids, positions, *packing = packed_responses(sequences, device) if pack else padded_responses(sequences, device)
     T = 1.0 if objective.renormalise else objective.T  # without the tail no normaliser is needed, so none is asked for
     odds = [torch.cat(part) for part in zip(*(store.kl_inputs(i, T) for i in indices))] if objective.needs_odds else []
     labels = Labels(torch.tensor([token for _, resp in sequences for token in resp]), *odds)
-    return Batch(ids, positions, labels.to(device))
+    return Batch(ids, positions, labels.to(device), *packing)
 
 
 def backward(draft, batch, scale, objective, dtype=torch.float32):
@@ -43,19 +47,35 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     The head and the loss run a chunk of rows at a time, so that never more than a chunk of logits is held; their gradient meets the
     body's in the hidden states. dtype: what matrix products run in.
     """
-    with torch.autocast(batch.ids.device.type, dtype=dtype, enabled=dtype.itemsize < 4):
+    device = batch.ids.device
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
         body, head = body_and_head(draft)
-        hidden = body(batch.ids).flatten(0, 1)[batch.positions]
-        leaf = hidden.detach().requires_grad_(True)
-        total = torch.zeros((), device=leaf.device)
-        for start in range(0, batch.rows, CHUNK):
+        outputs = packed_body(draft, batch.ids, batch.packing) if batch.packing else body(batch.ids).flatten(0, 1)
+        hidden = outputs[batch.positions]
+    head_and_loss = _by_autograd if why_not_linear(head) or objective.why_not_in_place(device) else _in_place
+    total, gradient = head_and_loss(head, hidden.detach(), batch.labels, scale, objective, dtype)
+    if hidden.requires_grad:
+        hidden.backward(gradient)
+    return total
+
+
+def _by_autograd(head, hidden, labels, scale, objective, dtype):
+    """(summed loss, scale times its gradient in hidden [R, D]); what trains in the head gets its own. It defines `_in_place`."""
+    leaf, total = hidden.requires_grad_(True), torch.zeros((), device=hidden.device)
+    with torch.autocast(hidden.device.type, dtype=dtype, enabled=dtype.itemsize < 4):
+        for start in range(0, len(leaf), CHUNK):
             rows = slice(start, start + CHUNK)
-            loss = objective(head(leaf[rows]), batch.labels.rows(rows)).sum()
+            loss = objective(head(leaf[rows]), labels.rows(rows)).sum()
             (loss * scale).backward()
             total += loss.detach()
-    if hidden.requires_grad:
-        hidden.backward(leaf.grad)
-    return total
+    return total, leaf.grad
+
+
+def _in_place(head, hidden, labels, scale, objective, dtype):
+    """The same, with the gradient written over the logits and no graph."""
+    gradient = hidden.to(dtype)
+    total = linear_loss(gradient, head.weight, objective.in_place(labels, head.out_features, scale))
+    return total, gradient.to(hidden.dtype)
 
 
 def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=None, dtype=None, label=None, show=True):
@@ -72,14 +92,16 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
     dtype = dtype or next((p.dtype for p in draft.parameters() if not p.requires_grad), torch.float32)
     size = recipe.micro_batch or recipe.batch_size
     per_epoch = len(store) // recipe.batch_size
+    pack = not why_padded(draft, dtype)
 
     def micro_batches(step):
         epoch, place = divmod(step, per_epoch)
         order = torch.randperm(len(store), generator=torch.Generator().manual_seed(recipe.seed * 100_003 + epoch))
         chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size].tolist()
         chosen.sort(key=lambda i: sum(map(len, store.sequence(i))))  # neighbours of like length need little padding
-        return [store_batch(store, chosen[start:start + size], objective, device) for start in range(0, len(chosen), size)]
+        return [store_batch(store, chosen[start:start + size], objective, device, pack) for start in range(0, len(chosen), size)]
 
-    return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
-               [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(draft)],
-               on_step, label or f"training ({objective.name})", show)
+    with compiled_layers(draft):
+        return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
+                   [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(draft)],
+                   on_step, label or f"training ({objective.name})", show)

@@ -1,12 +1,15 @@
 """What a draft is trained on: cross-entropy on the target's tokens, or a divergence from its stored odds."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 
-from lessonlib.distil.divergences import forward_kl, jsd, lk, reverse_kl, student_buckets, teacher_buckets, total_variation
+from lessonlib.distil.divergences import FLOOR, forward_kl, jsd, lk, reverse_kl, student_buckets, teacher_buckets, total_variation
 from lessonlib.errors import LessonError
+from lessonlib.kernels.backend import why_torch
+from lessonlib.kernels.copies import to_device
 
 MOST = 0.2  # nats that stored probabilities may sum past 1: fp16 logits round by some hundredths
 # One line adds a divergence: a function of (log_p, log_q, **options) that returns one value a row.
@@ -47,7 +50,7 @@ class Labels:
 
     def to(self, device):
         """The same labels on another device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._each(lambda tensor: to_device(tensor, device))
 
     def rows(self, rows):
         """The labels of some rows (a slice or an index)."""
@@ -95,6 +98,37 @@ class Objective:
                            None if self.renormalise else labels.lse, self.T, **options)
         return rows + self.ce_weight * cross_entropy
 
+    def why_not_in_place(self, device):
+        """None where `in_place` serves this objective on `device`; else the reason why `__call__` and autograd do."""
+        if self.name != "ce" and self.ce_weight and self.T != 1:
+            return "cross-entropy at T = 1 beside a divergence at another T needs two softmaxes"
+        return why_torch(device)
+
+    def in_place(self, labels, vocabulary, scale=1.0):
+        """A function (student_logits [R', V], rows) of some rows (a slice) of the labels: one loss a row, as `__call__` gives, while the logits
+        become scale times the gradient of their sum; no second tensor of that size.
+        """
+        from lessonlib.kernels.sparse_divergence_triton import divergence_and_gradient
+        written = labels.resp_ids.long()
+        name, ids, options = self.name, labels.ids, {"T": self.T, "beta": self.beta}
+        if name == "ce":  # forward KL from one stored token that has all of the probability
+            name, ids, options = "kl", written[:, None], {}
+        else:
+            _check_labels(len(written), ids, labels.logits, None if self.renormalise else labels.lse)
+            ids = ids.long()
+
+        @cache  # not before the first call: a GPU that is given its first product first works on that meanwhile
+        def log_p():
+            if self.name == "ce":
+                return torch.tensor([0.0, FLOOR], device=written.device).repeat(len(written), 1)
+            return teacher_buckets(labels.logits, None if self.renormalise else labels.lse, self.T, ids.shape[-1] < vocabulary).float()
+
+        def loss_and_gradient(logits, rows):
+            beside = {"resp_ids": written[rows], "ce_weight": self.ce_weight} if self.ce_weight and self.name != "ce" else {}
+            return divergence_and_gradient(logits, ids[rows], log_p()[rows], name, scale, **options, **beside)
+
+        return loss_and_gradient
+
 
 def _check_temperature(T):
     if not 1e-3 <= T <= 1e3:
@@ -107,12 +141,15 @@ def _wide(logits):
 
 def _divergence(divergence, student_logits, t_ids, t_logits, t_lse, T, **options):
     _check_temperature(T)
-    rows = len(student_logits)
-    if t_ids.shape != t_logits.shape or len(t_ids) != rows or (t_lse is not None and t_lse.shape != (rows,)) or t_ids.is_floating_point():
-        lse = "" if t_lse is None else f", t_lse {list(t_lse.shape)}"
-        raise LessonError(f"the labels do not fit the draft's {rows} rows (t_ids {list(t_ids.shape)} {t_ids.dtype}, t_logits {list(t_logits.shape)}{lse}); "
-                          "give one row of ids and logits and one logsumexp a row.")
+    _check_labels(len(student_logits), t_ids, t_logits, t_lse)
     student_logits = _wide(student_logits)
     t_ids = t_ids.long()
     log_p = teacher_buckets(t_logits, t_lse, T, tail_exists=t_ids.shape[-1] < student_logits.shape[-1])
     return divergence(log_p.to(student_logits.dtype), student_buckets(student_logits, t_ids, T), **options) * T**2
+
+
+def _check_labels(rows, t_ids, t_logits, t_lse):
+    if t_ids.shape != t_logits.shape or len(t_ids) != rows or (t_lse is not None and t_lse.shape != (rows,)) or t_ids.is_floating_point():
+        lse = "" if t_lse is None else f", t_lse {list(t_lse.shape)}"
+        raise LessonError(f"the labels do not fit the draft's {rows} rows (t_ids {list(t_ids.shape)} {t_ids.dtype}, t_logits {list(t_logits.shape)}{lse}); "
+                          "give one row of ids and logits and one logsumexp a row.")

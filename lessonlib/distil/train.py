@@ -66,18 +66,21 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
     was_training, whole = draft.training, True  # whole: weights, optimizer and losses are of the same step
     draft.train()
     try:
+        batch = list(micro_batches(len(losses))) if len(losses) < recipe.steps else []
         for step in range(len(losses), recipe.steps):
             optimizer.param_groups[0]["lr"] = recipe.rate(step)
             optimizer.zero_grad(set_to_none=True)
-            batch = list(micro_batches(step))
             rows = sum(micro.rows for micro in batch)
             loss = sum(backward(draft, micro, 1.0 / rows) for micro in batch) / rows
-            norm = torch.nn.utils.clip_grad_norm_(list(trained.values()), recipe.clip)
-            loss, norm = torch.stack([loss.detach().to(norm.dtype), norm]).tolist()
+            batch = list(micro_batches(step + 1)) if step + 1 < recipe.steps else []  # made while a GPU still works on this step's
+            total = torch.nn.utils.get_total_norm(weight.grad for weight in trained.values() if weight.grad is not None)
+            loss, norm = torch.stack([loss.detach().to(total.dtype), total]).tolist()
             if not (math.isfinite(loss) and math.isfinite(norm)):
                 saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
                 raise LessonError(f"{label} stopped at step {step + 1}: the loss is {loss} and the gradient's norm {norm}; "
                                   f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
+            if norm > recipe.clip:  # `clip_grad_norm_` would multiply by 1 below it: a pass over all gradients for nothing
+                torch.nn.utils.clip_grads_with_norm_(trained.values(), recipe.clip, total)
             whole = False
             optimizer.step()
             losses.append(loss)

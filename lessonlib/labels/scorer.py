@@ -1,16 +1,20 @@
 """The target re-reads its answers and keeps, at every response position, its k favourite tokens and what the rest is worth (t3)."""
 
+from collections import deque
 from dataclasses import dataclass
 
 import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.kernels.draw import COLDEST
+from lessonlib.kernels.copies import to_cpu
+from lessonlib.kernels.packed import packed_body, packed_responses, pays, why_padded
 from lessonlib.kernels.topk_lse import topk_lse
 from lessonlib.pair.hidden import body_and_head, response_hidden
 from lessonlib.pair.step import check_fits
 
-CHUNK = 512  # rows of logits held at once
+CHUNK = {"cpu": 512, "cuda": 2048}  # rows of logits held at once: 0.49 GiB of bf16 at a vocabulary of 128,256, enough for the matrix product's full rate
+BATCH_TOKENS = {"cpu": 4096, "cuda": 8192}
 
 
 @dataclass(frozen=True)
@@ -38,24 +42,45 @@ def score_one(target, prompt_ids, resp_ids, k=64):
 
 
 @torch.no_grad()  # not inference_mode: its tensors may not be saved for a backward pass, and what is scored here is trained on
-def score(target, sequences, k=64, batch_tokens=4096, extra_temperatures=()):
+def score(target, sequences, k=64, batch_tokens=None, extra_temperatures=()):
     """Yield a Scored for each (prompt_ids, resp_ids) of `sequences`, in order; never more than a chunk of logits is held.
 
-    batch_tokens: padded tokens run through the target at once. extra_temperatures: temperatures other than 1 whose tail mass is wanted
-    too (it cannot be worked out from the one at 1). Raises LessonError for a sequence without response, ids outside the
+    batch_tokens: tokens run through the target at once, padded ones included where it cannot run packed rows. extra_temperatures:
+    temperatures other than 1 whose tail mass is wanted too (it cannot be worked out from the one at 1). Raises LessonError for a sequence without response, ids outside the
     vocabulary, k outside 1..V, a temperature of 0 or next to it, and logits that are NaN.
     """
     check_settings(target, k, extra_temperatures)
     body, head = body_and_head(target)
-    for batch in batches(sequences, batch_tokens):
+    device, packed = head.weight.device, not why_padded(target)
+    waiting = deque()  # on a GPU one batch stays queued there while the one before is handed out
+    for batch in batches(sequences, batch_tokens or BATCH_TOKENS.get(device.type, 4096), packed):
         check_sequences(target, batch)
-        hidden = response_hidden(body, batch, head.weight.device)
-        parts = [_keep(head(chunk), k, extra_temperatures) for chunk in hidden.split(CHUNK)]
-        columns = [torch.cat(column).cpu() for column in zip(*parts)]
-        if not torch.isfinite(columns[2]).all():
-            raise LessonError("the target's logits are not finite at some position; check the weights and the number format it runs in.")
-        for ids, values, lse, log_tail, *extra in zip(*(column.split([len(resp) for _, resp in batch]) for column in columns)):
-            yield Scored(ids, values, lse, log_tail, dict(zip(extra_temperatures, extra)))
+        hidden = _packed_hidden(target, batch, device) if packed and pays(batch) else response_hidden(body, batch, device)
+        parts = [_keep(head, chunk, k, extra_temperatures) for chunk in hidden.split(CHUNK.get(device.type, 512))]
+        waiting.append((batch, *to_cpu([torch.cat(column) for column in zip(*parts)])))
+        if len(waiting) > (device.type == "cuda"):
+            yield from _hand_out(*waiting.popleft(), extra_temperatures)
+    for one in waiting:
+        yield from _hand_out(*one, extra_temperatures)
+
+
+def _packed_hidden(target, sequences, device):
+    ids, rows, packing = packed_responses(sequences, device)
+    return packed_body(target, ids, packing)[rows]
+
+
+def _keep(head, hidden, k, temperatures):
+    logits = head(hidden)
+    return *topk_lse(logits, k), *(topk_lse(logits, k, T)[3] for T in temperatures)
+
+
+def _hand_out(batch, columns, arrived, temperatures):
+    """The Scored of each sequence of a batch."""
+    arrived()
+    if not torch.isfinite(columns[2]).all():
+        raise LessonError("the target's logits are not finite at some position; check the weights and the number format it runs in.")
+    for ids, values, lse, log_tail, *extra in zip(*(column.split([len(resp) for _, resp in batch]) for column in columns)):
+        yield Scored(ids, values, lse, log_tail, dict(zip(temperatures, extra)))
 
 
 def check_settings(target, k, temperatures=()):
@@ -77,20 +102,15 @@ def check_sequences(target, sequences):
         check_fits(target, [*prompt_ids, *resp_ids], 0)
 
 
-def _keep(logits, k, temperatures):
-    logits = logits.float()
-    return *topk_lse(logits, k), *(topk_lse(logits / T, k)[3] for T in temperatures)
-
-
-def batches(sequences, batch_tokens):
-    """Cut sequences, in order, into batches of at most batch_tokens padded tokens (at least one sequence each)."""
-    batch, longest = [], 0
+def batches(sequences, batch_tokens, packed=False):
+    """Cut sequences, in order, into batches of at most batch_tokens tokens, padding counted unless packed (at least one sequence each)."""
+    batch, longest, total = [], 0, 0
     for sequence in sequences:
         length = len(sequence[0]) + len(sequence[1])
-        if batch and max(longest, length) * (len(batch) + 1) > batch_tokens:
+        if batch and (total + length if packed else max(longest, length) * (len(batch) + 1)) > batch_tokens:
             yield batch
-            batch, longest = [], 0
+            batch, longest, total = [], 0, 0
         batch.append(sequence)
-        longest = max(longest, length)
+        longest, total = max(longest, length), total + length
     if batch:
         yield batch

@@ -2,17 +2,17 @@
 
 import gzip
 import json
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from lessonlib.errors import LessonError
 from lessonlib.files import atomic_path, explained_write, fingerprint, read_jsonl, shown
-from lessonlib.kernels.draw import COLDEST
 from lessonlib.pair.chat import chat_ids, end_of_turn_ids, template_hash
 from lessonlib.pair.step import check_fits
 from lessonlib.pair.tokenizer_check import model_fingerprint, tokenizer_fingerprint
 from lessonlib.progress import Progress
-from lessonlib.traffic.engine import TransformersEngine
+from lessonlib.traffic.vllm_engine import choose_engine
 
 FORMAT = 1
 NAMED = ("target", "tokenizer", "template", "temperature", "seed")  # what a header must say for the answers to be used
@@ -36,15 +36,15 @@ class Answers:
 def generate(target, tokenizer, prompts, out, temperature=1.0, max_new_tokens=256, seed=0, engine=None, show=True):
     """Have the target answer `prompts` (list of str or of message lists) into the JSON Lines file `out`; returns Answers.
 
-    engine: an Engine of that target, a TransformersEngine unless given; temperature 0 is greedy. The first line says how the answers are drawn,
+    engine: an Engine of that target, `choose_engine`'s choice unless given; temperature 0 is greedy. The first line says how the answers are drawn,
     each later line is one row of ids: they are never turned into text and back. An interrupted file is gone on with: rows it holds are neither
     repeated nor lost, and a line cut short is drawn again. Raises LessonError for a temperature below 0 or next to it, a seed outside 0 to 2**63
     - 1, a prompt that is empty or does not fit, or a file that was drawn in another way.
     """
-    out, engine = Path(out), engine or TransformersEngine(target)
+    out, engine = Path(out), engine or choose_engine(target)
     eos = end_of_turn_ids(tokenizer, target.generation_config, target.config)
-    if not (temperature == 0 or COLDEST <= temperature < float("inf")):
-        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy answers or a number of at least {COLDEST}.")
+    if not (temperature == 0 or engine.coldest <= temperature < float("inf")):
+        raise LessonError(f"temperature cannot be {temperature}; give 0 for greedy answers or a number of at least {engine.coldest}.")
     if not (isinstance(seed, int) and 0 <= seed < 2**63):  # what every row's own generator takes as its key
         raise LessonError(f"seed cannot be {seed}; give a whole number from 0 to 2**63 - 1.")
     if max_new_tokens < 1:
@@ -70,8 +70,9 @@ def generate(target, tokenizer, prompts, out, temperature=1.0, max_new_tokens=25
             print(f"  answers: {len(done):,} of {len(encoded):,} are in {shown(out)} already", flush=True)
         progress = Progress("answers", len(waiting), "answers", show=show)
         tokens = 0
-        with explained_write(out), open(out, "a", encoding="utf-8") as file:
-            for number, resp_ids in engine.answer(waiting, temperature, max_new_tokens, seed, eos):
+        # closed at once when this is interrupted: what an engine holds must not live as long as a notebook remembers the traceback
+        with explained_write(out), open(out, "a", encoding="utf-8") as file, closing(engine.answer(waiting, temperature, max_new_tokens, seed, eos)) as drawn:
+            for number, resp_ids in drawn:
                 print(json.dumps({"row": number, "prompt_ids": encoded[number], "resp_ids": resp_ids}, separators=(",", ":")), file=file, flush=True)
                 tokens += len(resp_ids)
                 progress.add(note=f"{tokens:,} tokens")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import DynamicCache
 
-from lessonlib.kernels.draw import draw
+from lessonlib.kernels.draw import COLDEST, draw
 from lessonlib.pair.step import cache_argument
 
 
@@ -14,6 +14,7 @@ class Engine(Protocol):
     """Writes answers to tokenised prompts. Each row depends on its own prompt, number and the seed only, never on its neighbours."""
 
     name: str
+    coldest: float  # the lowest temperature above 0 that it samples at
 
     def answer(self, prompts, temperature, max_new_tokens, seed, eos_token_ids):
         """Yield (number, answer ids) for (number, prompt ids) in `prompts`, in any order.
@@ -30,6 +31,7 @@ class TransformersEngine:
     """
 
     name = "transformers"
+    coldest = COLDEST
 
     def __init__(self, model, batch_size=None):
         self.model, self.batch_size = model, batch_size or (32 if model.device.type == "cpu" else 256)

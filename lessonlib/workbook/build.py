@@ -173,12 +173,29 @@ def failure(notebook, path, error):
     )
 
 
-def build(source):
-    """Build both notebooks of a source; the old ones stay as they are unless both are right (BuildError)."""
+def keep_outputs(notebook, path):
+    """Give the notebook the outputs of the one at `path`; BuildError where the code cells differ."""
+    old = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"] if path.is_file() else []
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if [cell.source for cell in old] != [cell.source for cell in code]:
+        raise BuildError(f"{shown(path)} has other code than its source, so its outputs cannot be kept; build it without --words.")
+    for cell, before in zip(code, old):
+        cell.outputs, cell.execution_count = before.outputs, before.execution_count
+    notebook.metadata = nbformat.from_dict(KERNEL)
+
+
+def build(source, words=False):
+    """Build both notebooks of a source; the old ones stay as they are unless both are right (BuildError).
+
+    words: only text cells have changed, so nothing is run and the outputs are kept; the notebook test runs them all the same.
+    """
     pages = {}
     for solved in (False, True):
         path, notebook, start = target(source, solved), page(source, solved), perf_counter()
-        execute(notebook, path, solved)
+        if words:
+            keep_outputs(notebook, path)
+        else:
+            execute(notebook, path, solved)
         if broken := problems(notebook, solved, solutions(source)):
             raise BuildError(
                 f"{shown(path)} ran, but breaks the rules:\n" + "".join(f"  - {problem}\n" for problem in broken)
@@ -224,6 +241,7 @@ def main(arguments=None):
         prog="python -m lessonlib.workbook.build", description="Build the notebooks from notebooks/src."
     )
     parser.add_argument("numbers", nargs="*", metavar="NN", help="which notebooks, such as 00 08 (default: all)")
+    parser.add_argument("--words", action="store_true", help="only words have changed: run nothing, keep the outputs there are")
     parser.add_argument("--check", action="store_true", help="only say which notebooks differ from their sources")
     options, failed = parser.parse_args(arguments), False
     try:
@@ -239,9 +257,9 @@ def main(arguments=None):
         if not chosen:
             raise LessonError(f"There is no notebook source in {shown(NOTEBOOKS / 'src')}; write one as NN_verb_phrase.py.")
         for source in chosen:
-            print(f"{source.stem} (executed twice: the reader's and the solved one)", flush=True)
+            print(f"{source.stem} ({'only its words' if options.words else 'executed twice'}: the reader's and the solved one)", flush=True)
             try:
-                build(source)
+                build(source, options.words)
             except BuildError as error:
                 failed = True
                 print(f"\n{error}\nBoth notebooks were left as they were.", flush=True)

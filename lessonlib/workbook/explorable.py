@@ -4,6 +4,7 @@ Built on `observe` and an Image widget: a key is answered in tens of millisecond
 """
 
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -79,16 +80,22 @@ class Choice:
 
 @contextmanager
 def no_forward():
-    """Refuse a model's forward pass inside the block: a slider must answer at once, so what it shows is computed before."""
+    """Refuse a model's forward pass inside the block: a slider must answer at once, so what it shows is computed before.
+
+    On this thread only: JupyterLab answers sliders on a second one, while a cell may run a model on the first.
+    """
     if "torch" not in sys.modules:
         yield
         return
     import torch
 
+    thread = threading.get_ident()
+
     def refuse(module, inputs):
-        raise RuntimeError(
-            f"{type(module).__name__} was called while a slider moved: compute it before the explorable is made."
-        )
+        if threading.get_ident() == thread:
+            raise RuntimeError(
+                f"{type(module).__name__} was called while a slider moved: compute it before the explorable is made."
+            )
 
     handle = torch.nn.modules.module.register_module_forward_pre_hook(refuse)
     try:
@@ -126,6 +133,7 @@ class Explorable:
         ]
         self.panel = widgets.VBox([*rows, reset, self.picture])
         self.moving, self.background = set(), None
+        self.drawing = threading.RLock()  # a slider's answer and a cell may come on two threads
         self.redraw()
         for control in self.controls.values():
             control.observe(self.redraw, names="value")
@@ -144,13 +152,14 @@ class Explorable:
 
     def redraw(self, change=None):
         """Draw the present values into the picture and its sentence; returns the sentence."""
-        with no_forward(), style.look():
-            sentence = style.checked_caption(self.draw(**self.values()))
-            style.arrange(self.figure, scale=1.5)
-            self.paint()
-        self.picture.value = style.encoded(self.figure)
-        self.sentence.value = f'<p role="status" aria-live="polite"><i>{escape(sentence)}</i></p>'
-        return sentence
+        with self.drawing:
+            with no_forward(), style.look():
+                sentence = style.checked_caption(self.draw(**self.values()))
+                style.arrange(self.figure, scale=1.5)
+                self.paint()
+            self.picture.value = style.encoded(self.figure)
+            self.sentence.value = f'<p role="status" aria-live="polite"><i>{escape(sentence)}</i></p>'
+            return sentence
 
     def paint(self):
         """Paint only what moved over a kept background: a whole figure takes 25 ms or more, mostly for ticks and labels.
@@ -170,6 +179,8 @@ class Explorable:
             for part in self.moving:
                 part.set_animated(True)
             canvas.draw()
+            for part in parts:
+                part.stale = False  # a label, and a text without letters, stay marked after they are drawn
             self.background = canvas.copy_from_bbox(self.figure.bbox)
         canvas.restore_region(self.background)
         for part in sorted(self.moving, key=lambda part: (part.zorder, parts.index(part))):

@@ -2,8 +2,11 @@
 
 import io
 import re
+import struct
+import zlib
 
 import matplotlib
+import numpy as np
 from IPython.display import publish_display_data
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -157,11 +160,22 @@ def encoded(fig, colours=None):
     """What is on the figure's canvas as PNG bytes, fast; or in at most `colours` colours, in a third of the space."""
     size, canvas = fig.canvas.get_width_height(), fig.canvas.buffer_rgba()
     picture = Image.frombuffer("RGBA", size, canvas, "raw", "RGBA", 0, 1).convert("RGB")
-    if colours is not None:
-        picture = picture.quantize(colours, dither=Image.Dither.NONE)
+    if colours is None:
+        return unfiltered_png(np.asarray(picture))
     file = io.BytesIO()
-    picture.save(file, "PNG", compress_level=2 if colours is None else 9)
+    picture.quantize(colours, dither=Image.Dither.NONE).save(file, "PNG", compress_level=9)
     return file.getvalue()
+
+
+def unfiltered_png(pixels):
+    """RGB pixels, uint8 [height, width, 3], as PNG bytes; PIL tries five filters on every row, which takes twice as long."""
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row begins with the number of its filter; 0 is none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB, not interlaced
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    packed = (struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
 def png(fig):

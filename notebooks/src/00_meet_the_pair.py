@@ -167,7 +167,7 @@ print(f"in the example: {p_keep(p, q):.2f}")
 # %% [markdown]
 r"""
 This number has a name in the course, $\alpha$, and it is the only thing that makes a draft good: not that it is clever,
-but that its bets are the target's bets. Notebook 01 looks at it closely.
+but that its bets are the target's bets. Notebook [01](01_measure_overlap.ipynb) looks at it closely.
 
 **Greedy decoding** is the special case where each model always takes its likeliest token. Then $p$ has all its weight on
 one token, and the rule is short: keep the guess if it is that token.
@@ -459,15 +459,16 @@ and a pass over four. That is rounding, not the draft, and it happens without on
 
 ## Step through a text yourself
 
-The whole answer from the round by hand. Move the slider with the mouse or the arrow keys. Each step is one round: what
-was kept, what was struck out, and both models' five best bets for the last token written. `·` is a space, `⏎` a new line.
+The whole answer from the round by hand. Move the slider with the mouse or the arrow keys, or press Play. Each step is one
+round: what was kept, what was struck out, and both models' five best bets for the last token written. `·` is a space, `⏎`
+a new line.
 """
 
 # %%
 from lessonlib.workbook.explorables.nb00 import Rounds
 
 _, whole_answer = record_rounds(target, draft, questions[0], K, 48, end)
-Rounds(whole_answer, tokenizer, start=22)
+Rounds(whole_answer, tokenizer, start=min(22, len(whole_answer)))  # the tiny pair's 22nd is worth a look
 
 # %% [markdown]
 r"""
@@ -522,6 +523,7 @@ target's odds, on the text this target writes.
 2. Put a prompt of your own in front of `prompts` and look for its rejections. A prompt in another language shows a draft
    at its worst.
 
-**Next**: [08 Decode and score](08_decode_and_score.ipynb) writes the exact round, and measures what all this costs and
-earns in seconds. The map of the course is in the [README](../README.md).
+**Next**: [01 Measure the overlap](01_measure_overlap.ipynb) takes $\alpha$ apart; [08 Decode and
+score](08_decode_and_score.ipynb) writes the exact round, and measures what all this costs and earns in seconds. Words that
+the course uses are in the [glossary](../notebooks/glossary.md); the map of it is in the [README](../README.md).
 """

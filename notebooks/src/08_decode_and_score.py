@@ -590,6 +590,6 @@ $p$.
    lessonlib.decode.drafter import Sampling`. Which alpha belongs in the formula now, and why do the texts differ from
    plain decoding's without being wrong?
 
-**Next**: the whole course in one command is `make lesson`; the map is in the [README](../README.md). Back to [00 Meet the
-pair](00_meet_the_pair.ipynb).
+**Next**: [09 Break it](09_break_it.ipynb). The whole course in one command is `make lesson`; the map is in the
+[README](../README.md). Back to [00 Meet the pair](00_meet_the_pair.ipynb).
 """

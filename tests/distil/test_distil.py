@@ -266,3 +266,33 @@ def test_a_draft_over_a_low_precision_target_trains_in_that_precision_with_fp32_
     assert {p.dtype for p in draft.parameters() if p.requires_grad} == {torch.float32}
     exact = train_draft(truncated_draft(target, 1), store_of(target, SEQS, tmp_path / "exact", k=8), Recipe(steps=20, lr=1e-2), "kl", show=False)
     assert losses[0] == pytest.approx(exact[0], rel=.05)
+
+
+def test_a_packed_batch_holds_the_same_rows_and_labels(store):
+    padded, packed = (store_batch(store, range(8), Objective("kl"), "cpu", pack=pack) for pack in (False, True))
+    assert padded.packing is None and packed.ids.shape == (1, sum(len(p) + len(r) for p, r in map(store.sequence, range(8))))
+    assert torch.equal(padded.ids.flatten()[padded.positions], packed.ids[0, packed.positions])
+    assert torch.equal(padded.labels.ids, packed.labels.ids) and torch.equal(padded.labels.resp_ids, packed.labels.resp_ids)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_written_in_place_gives_what_autograd_gives(draft, store, name, monkeypatch):
+    """The way a GPU goes, with the kernel's definition in the kernel's place."""
+    loss, expected = run(draft, store, list(range(8)), Objective(name))
+
+    def defined(objective, labels, vocabulary, scale):
+        def loss_and_gradient(logits, rows):
+            leaf = logits.clone().requires_grad_(True)
+            losses = objective(leaf, labels.rows(rows))
+            (losses.sum() * scale).backward()
+            logits.copy_(leaf.grad)
+            return losses.detach()
+        return loss_and_gradient
+
+    monkeypatch.setattr(Objective, "why_not_in_place", lambda self, device: None)
+    monkeypatch.setattr(Objective, "in_place", defined)
+    monkeypatch.setattr(module, "_by_autograd", None)
+    found_loss, found = run(draft, store, list(range(8)), Objective(name))
+    assert found_loss == pytest.approx(loss, rel=1e-5) and set(found) == set(expected)
+    for parameter, gradient in expected.items():
+        assert (found[parameter] - gradient).abs().max() <= 2e-5 * gradient.abs().max() + 1e-8, parameter

@@ -273,3 +273,28 @@ def test_an_update_that_ends_in_weights_that_are_not_finite_is_not_saved(tmp_pat
     with pytest.raises(LessonError, match="a weight that is not finite"):
         train(Line(), Recipe(steps=1, lr=0.1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_next_steps_batch_is_made_before_this_steps_update_is_waited_for(monkeypatch):
+    events = []
+
+    class Spy(torch.optim.AdamW):
+        def step(self, *args, **kwargs):
+            events.append("update")
+            return super().step(*args, **kwargs)
+
+    monkeypatch.setattr(torch.optim, "AdamW", Spy)
+    train(Line(), Recipe(steps=3, lr=.1), batches=lambda step: events.append(step) or points(step))
+    assert events == [0, 1, "update", 2, "update", "update"]
+
+
+def test_a_gradient_below_the_clip_is_left_as_it_is(monkeypatch):
+    seen = []
+
+    class Spy(torch.optim.AdamW):
+        def step(self, *args, **kwargs):
+            seen.append(self.param_groups[0]["params"][0].grad.clone())
+
+    monkeypatch.setattr(torch.optim, "AdamW", Spy)
+    train(Line(), Recipe(steps=1, lr=.1, clip=2.0), backward=pull)
+    assert torch.equal(seen[0], torch.ones(2))

@@ -48,7 +48,7 @@ def test_score_one_gives_what_the_course_defines(kind):
 def test_never_more_than_a_chunk_of_logits_is_held(monkeypatch):
     target, sizes = tiny(), []
     whole = list(score(target, SEQS, 8))
-    monkeypatch.setattr(scorer, "CHUNK", 4)
+    monkeypatch.setitem(scorer.CHUNK, "cpu", 4)
     target.lm_head.register_forward_pre_hook(lambda module, args: sizes.append(args[0].shape[:-1].numel()))
     chunked = list(score(target, SEQS, 8))
     assert max(sizes) == 4 and sum(sizes) == sum(len(resp) for _, resp in SEQS)
@@ -95,3 +95,31 @@ def test_broken_weights_are_noticed():
     target.model.embed_tokens.weight[40, 3] = torch.nan
     with pytest.raises(LessonError, match="not finite"):
         list(score(target, [([40], [2])], 4))
+
+
+def test_packed_batches_are_cut_by_their_tokens_alone():
+    seqs = sequences(40)
+    cut = list(batches(iter(seqs), 50, packed=True))
+    assert [sequence for batch in cut for sequence in batch] == seqs
+    assert all(len(batch) == 1 or sum(len(p) + len(r) for p, r in batch) <= 50 for batch in cut)
+    assert len(cut) < len(list(batches(seqs, 50)))
+
+
+def test_a_target_that_can_run_packed_rows_does_where_that_pays(monkeypatch):
+    target, rows = tiny(), []
+
+    def read_one_by_one(model, ids, packing):
+        rows.append(ids.shape[1])
+        parts = ids.split(packing.starts.diff().tolist(), 1)
+        return torch.cat([model.base_model(part, use_cache=False).last_hidden_state[0] for part in parts])
+
+    padded = list(score(target, SEQS, 8))
+    monkeypatch.setattr(scorer, "why_padded", lambda target: None)
+    monkeypatch.setattr(scorer, "packed_body", read_one_by_one)
+    found = list(score(target, SEQS, 8))
+    assert rows == [sum(len(p) + len(r) for p, r in SEQS)]
+    for a, b in zip(found, padded):
+        assert torch.equal(a.ids, b.ids)
+        torch.testing.assert_close(a.lse, b.lse, rtol=0, atol=2e-5)
+    list(score(target, [([1, 2], [3, 4, 5])] * 6, 8))
+    assert len(rows) == 1  # equal lengths leave no padding

@@ -153,6 +153,20 @@ def test_stale_notebooks_are_named(built):
     )
 
 
+def test_where_only_words_have_changed_the_outputs_can_be_kept(built):
+    source, before = built
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace("# # Title", "# # Title\n#\n# and a word"), encoding="utf-8")
+    build.build(source, words=True)
+    for path in before:
+        code = nbformat.read(path, as_version=4).cells[1]
+        assert (code.execution_count, code.outputs[0].text) == (1, "first\n") and "and a word" in path.read_text(encoding="utf-8")
+    assert build.stale(source.parent.parent) == []
+    source.write_text(text.replace("first", "second"), encoding="utf-8")
+    with pytest.raises(build.BuildError, match="build it without --words"):
+        build.build(source, words=True)
+
+
 def test_the_command_says_what_failed_and_how_it_ended(tmp_path, source_writer, monkeypatch, capsys):
     monkeypatch.setattr(build, "NOTEBOOKS", tmp_path)
     assert build.main([]) == 2

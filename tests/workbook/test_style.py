@@ -55,6 +55,13 @@ def test_the_picture_is_twice_as_fine_as_it_is_shown():
     assert Image.open(io.BytesIO(style.png(two_lines()[0]))).size == (1520, 640)
 
 
+def test_the_fast_picture_is_the_canvas_to_the_last_pixel():
+    fig = two_lines()[0]
+    fig.canvas.draw()
+    picture = Image.open(io.BytesIO(style.encoded(fig)))
+    assert picture.mode == "RGB" and np.array_equal(np.asarray(picture), np.asarray(fig.canvas.buffer_rgba())[..., :3])
+
+
 def luminance(colour):
     red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2

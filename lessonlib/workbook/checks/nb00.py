@@ -3,17 +3,8 @@
 import torch
 
 from lessonlib.decode.rule import accept_greedy, keep_probability
+from lessonlib.workbook.checks.common import PAIRS, odds, tensor
 from lessonlib.workbook.exercise import Exercise, Mistake, Property
-
-
-def odds(rng, *shape, sharpness=2.0):
-    """Random distributions over the last dimension, float64."""
-    return torch.softmax(sharpness * torch.from_numpy(rng.standard_normal(shape)), -1)
-
-
-def tensor(*values):
-    """Worked values in float64, as the random ones are."""
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def p_keep(target_probs, draft_probs):
@@ -43,9 +34,7 @@ ex_0_1 = Exercise(
     returns="one number: the probability that the guess is kept",
     look="'How a guess is kept' above: x comes up with probability q(x), and is kept with probability min(1, p(x)/q(x)).",
     edges=[
-        ("the worked example", (tensor(0.5, 0.3, 0.2), tensor(0.1, 0.6, 0.3))),
-        ("two equal models", (tensor(0.7, 0.2, 0.1), tensor(0.7, 0.2, 0.1))),
-        ("nothing in common", (tensor(1, 0), tensor(0, 1))),
+        *PAIRS,
         ("a token the draft never says", (tensor(0.5, 0.25, 0.25), tensor(0.5, 0.5, 0))),
     ],
     draw=_pair_of_odds,

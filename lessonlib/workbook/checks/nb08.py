@@ -5,7 +5,7 @@ import torch
 
 from lessonlib.decode.rule import accept
 from lessonlib.measure import speedup as formulas
-from lessonlib.workbook.checks.nb00 import odds, tensor
+from lessonlib.workbook.checks.common import odds, speed, tensor, written
 from lessonlib.workbook.exercise import Exercise, Mistake, Property
 
 
@@ -69,7 +69,7 @@ def follows_the_target(fn, rng):
     return bool((np.abs(counts / n - p) < 4.5 * np.sqrt(p * (1 - p) / n)).all())
 
 
-P, Q = tensor([0.5, 0.3, 0.2], [0.2, 0.5, 0.3]), tensor([0.1, 0.6, 0.3])
+P, Q = tensor([0.5, 0.3, 0.2], [0.2, 0.5, 0.3]), tensor([0.1, 0.6, 0.3])  # one guess: [K + 1, V] and [K, V]
 ex_8_1 = Exercise(
     "8.1",
     accept_round,
@@ -187,10 +187,6 @@ def _setting(rng):
     )
 
 
-def _written(alpha, K):
-    return sum(alpha**i for i in range(K + 1))
-
-
 ex_8_2 = Exercise(
     "8.2",
     speedup,
@@ -213,37 +209,37 @@ ex_8_2 = Exercise(
         ),
         Mistake(
             "exponent one short",
-            lambda alpha, K, c, v=1.0: (_written(alpha, K - 1) if K else 0.0) / (K * c + v),
+            lambda alpha, K, c, v=1.0: (written(alpha, K - 1) if K else 0.0) / (K * c + v),
             "the exponent is K where K + 1 belongs: K guesses and the target's own token are K + 1 chances",
         ),
         Mistake(
             "v missing",
-            lambda alpha, K, c, v=1.0: _written(alpha, K) / (K * c + 1),
+            lambda alpha, K, c, v=1.0: written(alpha, K) / (K * c + 1),
             "v is not used: verifying K + 1 tokens costs v plain steps, not always 1",
         ),
         Mistake(
             "verifying is free",
-            lambda alpha, K, c, v=1.0: _written(alpha, K) / (K * c),
+            lambda alpha, K, c, v=1.0: written(alpha, K) / (K * c),
             "a round costs K draft steps and one verifying pass: the pass, v, is missing",
         ),
         Mistake(
             "one draft step",
-            lambda alpha, K, c, v=1.0: _written(alpha, K) / (c + v),
+            lambda alpha, K, c, v=1.0: written(alpha, K) / (c + v),
             "the draft runs K times a round, once for each guess: K c, not c",
         ),
         Mistake(
             "K v",
-            lambda alpha, K, c, v=1.0: _written(alpha, K) / (K * (c + v)),
+            lambda alpha, K, c, v=1.0: written(alpha, K) / (K * (c + v)),
             "v is counted K times: one verifying pass looks at all the guesses at once",
         ),
         Mistake(
             "tokens a round only",
-            lambda alpha, K, c, v=1.0: _written(alpha, K),
+            lambda alpha, K, c, v=1.0: written(alpha, K),
             "these are the tokens a round: divide by the time it takes",
         ),
         Mistake(
             "upside down",
-            lambda alpha, K, c, v=1.0: (K * c + v) / _written(alpha, K),
+            lambda alpha, K, c, v=1.0: (K * c + v) / written(alpha, K),
             "the fraction is upside down: tokens over time",
         ),
         Mistake(
@@ -258,10 +254,6 @@ ex_8_2 = Exercise(
 def best_k(alpha, c):
     """The number of guesses a round, 0 to 32, with the highest speed-up at acceptance alpha and draft cost c (v = 1)."""
     return formulas.best_k(alpha, c)
-
-
-def _gain(alpha, K, c):
-    return _written(alpha, K) / (K * c + 1)
 
 
 def best_by(score, choices=range(33)):
@@ -288,17 +280,17 @@ ex_8_3 = Exercise(
     mistakes=[
         Mistake(
             "never plain decoding",
-            best_by(_gain, range(1, 33)),
+            best_by(speed, range(1, 33)),
             "K = 0 is left out: where the draft is too slow, plain decoding is best",
         ),
         Mistake(
             "off by one",
-            lambda alpha, c: best_by(_gain)(alpha, c) + 1,
+            lambda alpha, c: best_by(speed)(alpha, c) + 1,
             "off by one: K = 0 is the first of the list, so the place is K itself",
         ),
         Mistake(
             "place in a list from 1",
-            lambda alpha, c: best_by(_gain, range(1, 33))(alpha, c) - 1,
+            lambda alpha, c: best_by(speed, range(1, 33))(alpha, c) - 1,
             "this is the place in a list that starts with K = 1, and places count from 0: add 1 (and try K = 0 as well)",
         ),
         Mistake(
@@ -308,17 +300,17 @@ ex_8_3 = Exercise(
         ),
         Mistake(
             "bonus token not counted",
-            best_by(lambda alpha, K, c: (_written(alpha, K) - 1) / (K * c + 1)),
+            best_by(lambda alpha, K, c: (written(alpha, K) - 1) / (K * c + 1)),
             "the bonus token is not counted in the tokens a round, which makes long rounds look better than they are",
         ),
         Mistake(
             "the speed-up itself",
-            lambda alpha, c: max(_gain(alpha, K, c) for K in range(33)),
+            lambda alpha, c: max(speed(alpha, K, c) for K in range(33)),
             "this is the best speed-up; asked is the K that gives it",
         ),
         Mistake(
             "verifying is free",
-            best_by(lambda alpha, K, c: _written(alpha, K) / (K * c) if K else 0.0),
+            best_by(lambda alpha, K, c: written(alpha, K) / (K * c) if K else 0.0),
             "the verifying pass is left out of the round's time, so one guess always looks best",
         ),
     ],

@@ -1,12 +1,24 @@
 """Notebook 00: a recorded text, round by round, with what was kept, what was refused and both models' bets."""
 
-from lessonlib.workbook import style
-from lessonlib.workbook.explorable import Explorable, Slider
+import re
+from math import ceil
+from pathlib import Path
 
-COLUMNS, LINES = 88, 12  # of the page that the text is written on, in characters
-BETS = 5
-KEPT, OWN = "#cfeee2", "#dbe9f5"  # behind a kept guess and behind the target's own token: light SHARED, light TARGET
-MONO = {"family": "DejaVu Sans Mono", "va": "center"}
+import anywidget
+import ipywidgets
+import traitlets
+from IPython.display import publish_display_data
+
+from lessonlib.errors import LessonError
+from lessonlib.workbook import style
+from lessonlib.workbook.explorable import VIEW
+
+COLUMNS = 88  # of the page that the still's text is written on, in characters
+LINE = 0.26  # inches a line of it: half a line is whole pixels too
+BETS, BETS_AT = 5, {"target": 0, "draft": 45}  # how many of each model's bets are shown; their left edges, in characters
+LABEL, BAR = 13, 26  # characters beside a bar, and those that a bet of 1 is long
+KEPT, OWN = "#cfeee2", "#eaf3fb"  # behind a kept guess and behind the target's own token: light SHARED, light TARGET
+MONO = {"family": "DejaVu Sans Mono", "va": "center", "parse_math": False}
 SMALL = {"color": style.QUIET, "fontsize": 9.5, "va": "center"}
 
 
@@ -15,122 +27,135 @@ def shown(token):
     return token.replace("\n", "⏎").replace(" ", "·")
 
 
-class Rounds(Explorable):
-    """A slider over the rounds of one decoding.
+class Rounds(anywidget.AnyWidget):
+    """The rounds of one decoding, stepped through in the browser; Python reads and sets the one that is shown as `number`.
 
-    rounds: as `record_rounds` gives them; tokenizer: turns their ids into text; start: the round shown first.
+    rounds: as `record_rounds` gives them; tokenizer: turns their ids into text; start: the round shown first, from 1.
+    Raises LessonError where there are no rounds, and for a `number` that is none of them.
     """
 
-    width, height = 7.6, 5.4
+    _esm = Path(__file__).with_name("rounds.js")
+    _css = Path(__file__).with_name("rounds.css")
+    rounds = traitlets.List(traitlets.Dict()).tag(sync=True)
+    number = traitlets.Int().tag(sync=True)
 
     def __init__(self, rounds, tokenizer, start=1):
-        self.rounds = [told(found, tokenizer) for found in rounds]
-        self.sliders = (Slider("number", "round", min(start, len(rounds)), 1, len(rounds)),)
-        super().__init__()
+        if not rounds:
+            raise LessonError("There is no round to show; record at least one: record_rounds(..., max_new_tokens=24).")
+        super().__init__(rounds=[told(i, len(rounds), found, tokenizer) for i, found in enumerate(rounds, 1)], number=start)
 
-    def setup(self, ax):
-        """Every token at its place, not yet visible; a row for the proposal; two sets of bars."""
-        ax.remove()
-        self.figure.set_layout_engine("none")  # every place below is fixed
-        self.page = self.field((0.01, 0.36, 0.98, 0.6), (0, COLUMNS), LINES)
-        self.page.text(0, 0, "The text so far. Green: a guess that was kept. Blue, bold: the target's own token.", **SMALL)
-        self.written = self.laid_out()
-        self.head = self.page.text(0, LINES - 2.2, "", **SMALL)
-        longest = max(len(found["proposed"]) for found in self.rounds)
-        self.proposal = [self.token(LINES - 1, 0, "", "white") for _ in range(longest + 1)]
-        self.strikes = [self.page.plot([], [], color=style.DRAFT, linewidth=1.2, zorder=5)[0] for _ in range(longest)]
-        self.bars = {
-            "target": self.bets(0.01, "target", color=style.TARGET),
-            "draft": self.bets(0.51, "draft", color=style.DRAFT, hatch="////"),
-        }
+    @traitlets.validate("number")
+    def one_of_the_rounds(self, proposal):
+        """The number, or LessonError where no round has it."""
+        if not 1 <= proposal.value <= len(self.rounds):
+            raise LessonError(f"There is no round {proposal.value}; choose one from 1 to {len(self.rounds)}.")
+        return proposal.value
 
-    def field(self, place, xlim, lines):
-        """Bare axes at `place` of the figure, so many lines high, the first on top."""
-        ax = self.figure.add_axes(place)
-        ax.set(xlim=xlim, ylim=(lines, -0.6))
-        for part in (ax.patch, ax.xaxis, ax.yaxis, *ax.spines.values()):
-            part.set_visible(False)
-        return ax
-
-    def laid_out(self):
-        """The texts of each round's tokens, at the places they have in the finished answer."""
-        rounds, line, column = [], 1, 0
-        for found in self.rounds:
-            texts = []
-            for i, word in enumerate(found["written"]):
-                begun, ends, indent = word.rpartition("\n")
-                seen = shown(begun + ends or indent)
-                if column + len(seen) > COLUMNS:
-                    line, column = line + 1, 0
-                texts.append(self.token(line, column, seen, KEPT if i < found["kept"] else OWN))
-                line, column = line + word.count("\n"), len(indent) + (0 if ends else column)
-            rounds.append(texts)
-        return rounds
-
-    def token(self, line, column, word, background):
-        """A token on its box, hidden for now."""
-        box = {"boxstyle": "square,pad=0.12", "facecolor": background, "edgecolor": "white", "linewidth": 0.8}
-        own = {"color": style.TARGET, "fontweight": "bold"} if background == OWN else {"color": style.INK}
-        return self.page.text(column, line, word, fontsize=9.8, visible=False, bbox=box, **own, **MONO)
-
-    def bets(self, left, name, **looks):
-        """(labels, bars, values) of one model's likeliest tokens, under a heading."""
-        ax = self.field((left, 0.01, 0.48, 0.33), (-0.42, 1.25), BETS)
-        heading = f"The {name}'s bets for the last token"
-        ax.text(-0.42, -0.75, heading, color=looks["color"], fontweight="bold", va="center")
-        bars = ax.barh(range(BETS), [0.0] * BETS, 0.72, edgecolor="white", linewidth=0, **looks)
-        labels = [ax.text(-0.02, i, "", ha="right", fontsize=9, **MONO) for i in range(BETS)]
-        values = [ax.text(0, i, "", va="center", color=looks["color"], fontsize=9) for i in range(BETS)]
-        return labels, bars, values
-
-    def draw(self, number):
-        """Show the text up to round `number`, its proposal with what became of it, and the bets."""
-        found = self.rounds[number - 1]
-        for i, texts in enumerate(self.written, 1):
-            for text in texts:
-                if text.get_visible() != (i <= number):
-                    text.set_visible(i <= number)
-        K, kept = len(found["proposed"]), found["kept"]
-        then = " and writes one of its own" if len(found["written"]) > kept else "; the text ends among them"
-        self.head.set_text(f"Round {number}: the draft proposes {K} tokens, the target keeps {kept}{then}.")
-        self.draw_proposal(found)
-        for name, (labels, bars, values) in self.bars.items():
-            for (word, odds), label, bar, value in zip(found[name], labels, bars, values):
-                label.set_text(shown(word))
-                bar.set_width(odds)
-                value.set(x=odds, text=f" {odds:.2f}")
-        return sentence(number, len(self.rounds), found)
-
-    def draw_proposal(self, found):
-        """The proposed tokens side by side, those thrown away struck out, and the target's own token after them."""
-        K, kept, column = len(found["proposed"]), found["kept"], 0
-        words = [*map(shown, found["proposed"]), *map(shown, found["written"][kept:])]
-        for i, text in enumerate(self.proposal):
-            word = words[i] if i < len(words) else ""
-            colour, background = (style.INK, KEPT) if i < kept else (style.DRAFT, "white") if i < K else (style.TARGET, OWN)
-            column += 2 * (i == K)
-            text.set(visible=bool(word), x=column, text=word, color=colour, fontweight="normal" if i < K else "bold")
-            text.get_bbox_patch().set(facecolor=background, edgecolor=style.DRAFT if kept <= i < K else "white")
-            if i < len(self.strikes):
-                struck = kept <= i < K
-                self.strikes[i].set_data([column, column + len(word)] if struck else [], [LINES - 1] * 2 if struck else [])
-            column += len(word) + 1.5
+    def _ipython_display_(self):
+        """Two outputs: the living text (else the still), and an empty box (else the caption: the living text has its own)."""
+        caption = style.checked_caption(self.rounds[self.number - 1]["sentence"])
+        outputs = (
+            (self, *style.still_bundle(still(self.rounds[: self.number]), caption)),
+            (ipywidgets.Box(layout={"display": "none"}), style.caption_bundle(caption), {}),
+        )
+        for widget, data, metadata in outputs:
+            view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+            publish_display_data({VIEW: view, **data}, metadata)
 
 
-def told(found, tokenizer):
-    """A Round with words for its ids."""
-    words = {name: [tokenizer.decode([token]) for token in ids]
-             for name, ids in (("proposed", found.proposed), ("written", found.written))}
-    bets = {name: [(tokenizer.decode([token]), odds) for token, odds in own[:BETS]]
-            for name, own in (("target", found.target_bets), ("draft", found.draft_bets))}
-    return {**words, **bets, "kept": found.kept, "rejected": found.rejected}
+def told(number, count, found, tokenizer):
+    """A Round as the browser and the still show it: words for its ids, what happened as a heading and as a sentence."""
+    words = {
+        name: [shown(tokenizer.decode([token])) for token in ids]
+        for name, ids in (("proposed", found.proposed), ("written", found.written))
+    }
+    bets = {
+        name: [[shown(tokenizer.decode([token])), odds] for token, odds in own[:BETS]]
+        for name, own in (("target", found.target_bets), ("draft", found.draft_bets))
+    }
+    told = {**words, **bets, "kept": found.kept}
+    return {**told, "heading": heading(number, told), "sentence": sentence(number, count, told, found.rejected)}
 
 
-def sentence(number, count, found):
+def heading(number, told):
+    """What became of the proposal, in a line."""
+    K, kept = len(told["proposed"]), told["kept"]
+    then = " and writes one of its own" if len(told["written"]) > kept else "; the text ends among them"
+    return f"Round {number}: the draft proposes {K} token{'s' * (K != 1)}, the target keeps {kept}{then}."
+
+
+def sentence(number, count, told, rejected):
     """What the picture shows, in words."""
-    (own, odds), others = found["target"][0], dict(found["draft"])
-    draft_odds = f"{others[own]:.2f}" if own in others else f"less than {found['draft'][-1][1]:.2f}"
-    guesses = ", ".join(f"“{shown(word)}”" for word in found["proposed"])
-    kept = f"{found['kept']} and refuses the next" if found["rejected"] else "all that is still text"
-    return (f"Round {number} of {count}: the draft proposes {guesses}; the target keeps {kept}. The last token written is "
-            f"“{shown(own)}”: the target bets {odds:.2f} on it, the draft {draft_odds}.")
+    (own, odds), others = told["target"][0], dict(told["draft"])
+    draft_odds = f"{others[own]:.2f}" if own in others else f"less than {ceil(100 * told['draft'][-1][1]) / 100:.2f}"
+    guesses = ", ".join(f"“{word}”" for word in told["proposed"])
+    kept = f"{told['kept']} and refuses the next" if rejected else "all that is still text"
+    return (
+        f"Round {number} of {count}: the draft proposes {guesses}; the target keeps {kept}. The last token written is "
+        f"“{own}”: the target bets {odds:.2f} on it, the draft {draft_odds}."
+    )
+
+
+def still(rounds):
+    """The figure of the last of `rounds`, with the text up to it: every place in characters across and lines down."""
+    page, last = laid_out(rounds), rounds[-1]
+    proposal_at = max(line for line, *_ in page) + 3
+    fig, ax = style.figure(7.6, LINE * (proposal_at + BETS + 3.5))
+    ax.set(xlim=(-0.5, COLUMNS), ylim=(proposal_at + BETS + 2.5, -1))
+    ax.set_axis_off()
+    with style.look():
+        ax.text(0, 0, "The text so far. Green: a guess that was kept. Blue, bold: the target's own token.", **SMALL)
+        for line, column, word, kept in page:
+            draw_token(ax, line, column, word, "kept" if kept else "own")
+        ax.text(0, proposal_at - 1.2, last["heading"], **SMALL)
+        draw_proposal(ax, proposal_at, last)
+        draw_bets(ax, proposal_at + 1.7, "target", last["target"], color=style.TARGET)
+        draw_bets(ax, proposal_at + 1.7, "draft", last["draft"], color=style.DRAFT, hatch="////")
+    return fig
+
+
+def laid_out(rounds):
+    """Every token of the text as (line, column, word, whether it was a kept guess); one with a line end inside is cut there."""
+    places, line, column = [], 1, 0
+    for told in rounds:
+        for i, word in enumerate(told["written"]):
+            for piece in re.findall("[^⏎]*⏎|[^⏎]+", word):
+                if column + len(piece) > COLUMNS:
+                    line, column = line + 1, 0
+                places.append((line, column, piece, i < told["kept"]))
+                line, column = (line + 1, 0) if piece.endswith("⏎") else (line, column + len(piece))
+    return places
+
+
+def draw_token(ax, line, column, word, fate):
+    """A token in its box: kept by the target, refused by it, or its own."""
+    background, edge, looks = {
+        "kept": (KEPT, "white", {"color": style.INK}),
+        "refused": ("white", style.DRAFT, {"color": style.DRAFT}),
+        "own": (OWN, "white", {"color": style.TARGET, "fontweight": "bold"}),
+    }[fate]
+    box = {"boxstyle": "square,pad=0.12", "facecolor": background, "edgecolor": edge, "linewidth": 0.8}
+    ax.text(column, line, word, fontsize=9.8, bbox=box, **looks, **MONO)
+    if fate == "refused":
+        ax.plot([column, column + len(word)], [line, line], color=style.DRAFT, linewidth=1.2, zorder=5)
+
+
+def draw_proposal(ax, line, told):
+    """The proposed tokens side by side, those thrown away struck out, and the target's own token after them."""
+    kept, column = told["kept"], 0
+    for i, word in enumerate(told["proposed"]):
+        draw_token(ax, line, column, word, "kept" if i < kept else "refused")
+        column += len(word) + 1.5
+    for word in told["written"][kept:]:
+        draw_token(ax, line, column + 2, word, "own")
+
+
+def draw_bets(ax, line, name, bets, **looks):
+    """One model's likeliest tokens as bars under a heading."""
+    left, color = BETS_AT[name] + LABEL, looks["color"]
+    ax.text(BETS_AT[name], line, f"The {name}'s bets for the last token", color=color, fontweight="bold", va="center")
+    for i, (word, odds) in enumerate(bets, 1):
+        label = word if len(word) <= LABEL else word[: LABEL - 1] + "…"
+        ax.text(left - 0.7, line + i, label, ha="right", fontsize=9, **MONO)
+        ax.barh(line + i, BAR * odds, 0.72, left=left, edgecolor="white", linewidth=0, **looks)
+        ax.text(left + BAR * odds + 0.5, line + i, f"{odds:.2f}", va="center", color=color, fontsize=9)
