@@ -36,8 +36,7 @@ class ShiftedLabels(Explorable):
             self.left.text(x, 0.1, head, color=colour, fontweight="bold", fontsize=9.5)
         for place in range(PLACES):
             self.left.text(0.02, -place - 0.8, self.favourites[FURTHEST + place], fontsize=9.5, family="DejaVu Sans Mono")
-        self.words = [self.left.text(0.56, -place - 0.8, "", fontsize=9.5, family="DejaVu Sans Mono") for place in range(PLACES)]
-        self.signs = [self.left.text(0.48, -place - 0.8, "", fontsize=9.5, ha="center") for place in range(PLACES)]
+        self.words = [self.left.text(0.5, -place - 0.8, "", fontsize=9.5, family="DejaVu Sans Mono") for place in range(PLACES)]
         shifts = range(-FURTHEST, FURTHEST + 1)
         self.right.plot(shifts, self.log_odds, color=style.TARGET, linewidth=2.2)
         (self.dot,) = self.right.plot([0], [0], "o", markersize=9, color=style.DRAFT)
@@ -46,13 +45,12 @@ class ShiftedLabels(Explorable):
     def draw(self, shift):
         """Hold row j against token j + shift."""
         same = 0
-        for place, (word, sign) in enumerate(zip(self.words, self.signs)):
+        for place, word in enumerate(self.words):
             token = self.written[FURTHEST + place + shift]
             agrees = token == self.favourites[FURTHEST + place]
             same += agrees
-            word.set_text(token)
+            word.set_text(f"{'=' if agrees else ' '} {token}")  # one text a row: each that moves costs a millisecond
             word.set_color(style.DRAFT if agrees else style.QUIET)
-            sign.set_text("=" if agrees else "")
         here = self.log_odds[shift + FURTHEST]
         self.dot.set_data([shift], [here])
         style.finding(self.left, f"{same} of {PLACES} agree")
