@@ -290,10 +290,10 @@ def set_up(root, path=None):
     print(f"The environment is ready ({duration(perf_counter() - start)}).", flush=True)
 
 
-def main():
-    """Set up; returns the exit code: 0, or 2 after a sentence that says what to mend."""
+def main(make=set_up):
+    """Set up the checkout with `make`; returns the exit code: 0, or 2 after a sentence that says what to mend."""
     try:
-        set_up(ROOT)
+        make(ROOT)
     except LessonError as error:
         print(error, file=sys.stderr)
         return 2

@@ -43,6 +43,11 @@ def ship_answers(lesson):
         print(f"  {shown(SHIPPED_ANSWERS / name)}.jsonl.gz: {len(answers):,} answers, {sum(len(row['resp_ids']) for row in answers.rows):,} tokens", flush=True)
 
 
+def figures(measured):
+    """alpha, top1 and kl of an OfflineAlpha with their intervals, as the records hold them."""
+    return {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), measured)}
+
+
 def record_off_the_shelf(lesson, text):
     """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers."""
     made = recorded_by()
@@ -53,7 +58,7 @@ def record_off_the_shelf(lesson, text):
     found = {}
     for name in ("heldout", "heldout-greedy"):
         measured = offline_alpha(draft, target, lesson.answers(name).sequences())
-        found[name] = {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), measured)}
+        found[name] = figures(measured)
         rows = np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])
         found[name] |= {"positions": len(measured.per_position), "alpha_by_answer": [round(row.mean(), 4) for row in rows],
                         "answer_lengths": list(measured.lengths)}

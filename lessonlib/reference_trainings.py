@@ -10,15 +10,15 @@ from lessonlib.files import DATA, read_json, read_jsonl, write_json
 from lessonlib.labels.faults import FavouriteOnly, OneRowLate
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED, Lesson, recipe_of
-from lessonlib.measure.offline import offline_alphas
+from lessonlib.measure.offline import offline_alpha
 from lessonlib.pair.draft_files import load_draft
 from lessonlib.pair.layers_draft import layers_draft
-from lessonlib.reference import REFERENCE, recorded_by
+from lessonlib.reference import REFERENCE, figures, recorded_by
 from lessonlib.traffic.answers import generate
 
 PROMPTS, TOKENS, BATCH = 8_000, 256, 32  # prompts to train on, tokens an answer at most, answers a step
 EPOCHS = 2
-CURVE = (0, 25, 50, 100, 200, 400)  # steps after which alpha is measured on CURVE_ANSWERS held-out answers
+CURVE = (25, 50, 100, 200, 400)  # steps after which, as before the first, alpha is measured on CURVE_ANSWERS held-out answers
 CURVE_ANSWERS = 100
 LEAKED_STEPS = 60
 
@@ -68,8 +68,8 @@ def record_trainings(lesson):
     for name, layers in (("A", A), *((run.name.partition(",")[0], run.layers) for run in RUNS if run.layers)):
         if name not in result["untrained"]:
             result["untrained"][name] = measured(fresh(lesson, layers), lesson, heldout)
-    for run in RUNS:
-        result["runs"][run.name] = kept(lesson.folder / f"run-{RUNS.index(run)}.json", lambda run=run: trained(run, lesson, store, heldout))
+    for number, run in enumerate(RUNS):
+        result["runs"][run.name] = kept(lesson.folder / f"run-{number}.json", lambda run=run: trained(run, lesson, store, heldout))
         found = result["runs"][run.name]
         print(f"  {run.name:<28} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
     result["leaked"] = leaked(lesson)
@@ -90,11 +90,7 @@ def fresh(lesson, layers):
 
 def measured(draft, lesson, heldout):
     """alpha, top-1 and KL with their intervals, on each run of held-out answers."""
-    found = {}
-    for name, sequences in heldout.items():
-        (result,) = offline_alphas([draft], lesson.target, sequences, batch_tokens=16_384)
-        found[name] = {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), result)}
-    return found
+    return {name: figures(offline_alpha(draft, lesson.target, sequences, batch_tokens=16_384)) for name, sequences in heldout.items()}
 
 
 def trained(run, lesson, store, heldout):

@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from lessonlib.kernels.exponentials_triton import exp_from, finite
+
 BLOCK, WARPS, STAGES = 4096, 8, 4  # logits of a row at a time, warps a program, blocks on their way from memory
 FLOOR = tl.constexpr(-1e4)
 NAMES = ("kl", "reverse_kl", "jsd", "tv", "lk")
@@ -60,9 +62,9 @@ def _divergence(logits, stride, ids, log_p, resp_ids, losses, V, k, scale, T, be
         place = start + tl.arange(0, BLOCK)
         rest = tl.load(logits + place, mask=place < V, other=-float("inf")).to(tl.float32)
         larger = tl.maximum(largest, tl.max(rest, 0))
-        masses = masses * tl.exp((largest - _finite(larger)) * per_T) + _exp(rest, _finite(larger), per_T)
+        masses = masses * tl.exp((largest - finite(larger)) * per_T) + exp_from(rest, finite(larger), per_T)
         largest = larger
-    mass, largest = tl.sum(masses, 0), _finite(largest)
+    mass, largest = tl.sum(masses, 0), finite(largest)
 
     origin = tl.maximum(tl.max(x, 0), tl.where(mass == 0, -float("inf"), largest))
     shifted = (x - origin) * per_T
@@ -89,7 +91,7 @@ def _divergence(logits, stride, ids, log_p, resp_ids, losses, V, k, scale, T, be
     for start in tl.range(0, V, BLOCK, num_stages=STAGES):
         place = start + tl.arange(0, BLOCK)
         rest = tl.load(logits + place, mask=place < V, other=-float("inf")).to(tl.float32)
-        tl.store(logits + place, _exp(rest, largest, per_T) * share, mask=place < V)
+        tl.store(logits + place, exp_from(rest, largest, per_T) * share, mask=place < V)
     tl.debug_barrier()
     tl.store(logits + token, slope * scale, mask=stored)
     if CE:
@@ -118,15 +120,3 @@ def _bucket(log_p, log_q, tv, beta, NAME: tl.constexpr):
             w = tl.exp(-3 * (1 - tv))
             value, G = w * p * (log_p - log_q) + (1 - w) * value, (1 - w) * G - w * p
     return value, tl.where(live, G, 0.0)
-
-
-@triton.jit
-def _finite(x):
-    """x, or 0 where it is -inf: what exponentials may be taken from, since -inf from -inf would be NaN."""
-    return tl.where(x == -float("inf"), 0.0, x)
-
-
-@triton.jit
-def _exp(x, origin, per_T):
-    """exp((x - origin) / T), by the power of 2 that the hardware has."""
-    return tl.exp2((x - origin) * (per_T * 1.4426950408889634))

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from lessonlib.kernels.exponentials_triton import exp_from, finite
+
 GROUP = 64  # logits a group: 128,256 of them make 2,004 groups, so that neither search is of more than a few thousand numbers
 TILE = 64  # groups a program of the first kernel
 WARPS, REGISTERS = 4, 128  # of a program of the second, and of each of its threads at most: so that several run on a multiprocessor
@@ -43,7 +45,7 @@ def _groups(logits, stride, peaks, sums, V, groups, per_T, TILE: tl.constexpr, G
     place = group[:, None] * G + tl.arange(0, G)[None, :]
     x = tl.load(logits + row * stride + place, mask=place < V, other=-float("inf")).to(tl.float32)
     peak = tl.max(x, 1)
-    mass = tl.sum(_exp(x, _finite(peak)[:, None], per_T), 1)
+    mass = tl.sum(exp_from(x, finite(peak)[:, None], per_T), 1)
     tl.store(peaks + row * groups + group, peak, mask=group < groups)
     tl.store(sums + row * groups + group, mass, mask=group < groups)
 
@@ -63,7 +65,7 @@ def _select(logits, stride, peaks, sums, ids, values, top, rest, V, groups, k, p
     tl.store(ids + slot, group.to(tl.int64), mask=taken)  # for a moment, where the ids will stand
     aside = tl.where(taken, -float("inf"), peak.to(tl.float32))
     aside_highest = tl.max(aside, 0)
-    aside_mass = tl.sum(mass * _exp(aside, _finite(aside_highest), per_T), 0)
+    aside_mass = tl.sum(mass * exp_from(aside, finite(aside_highest), per_T), 0)
     tl.debug_barrier()
     slot = tl.arange(0, CHOSEN)
     chosen = tl.load(ids + slot, mask=slot < count, other=groups).to(tl.int32)
@@ -75,11 +77,11 @@ def _select(logits, stride, peaks, sums, ids, values, top, rest, V, groups, k, p
     x = x.to(tl.float32)
     tl.store(ids + slot, tl.arange(0, CHOSEN * G).to(tl.int64), mask=best)  # again only for a moment: which of the candidates it is
     tl.store(values + slot, x, mask=best)
-    highest = _finite(tl.max(x, 0))
-    tl.store(top + row, tl.log(tl.sum(tl.where(best, _exp(x, highest, per_T), 0.0), 0)) + highest * per_T)
+    highest = finite(tl.max(x, 0))
+    tl.store(top + row, tl.log(tl.sum(tl.where(best, exp_from(x, highest, per_T), 0.0), 0)) + highest * per_T)
     left = tl.where(best, -float("inf"), x)
-    highest = _finite(tl.maximum(tl.max(left, 0), aside_highest))  # the rest's own: beside the row's, a tail of 1e-40 would be nothing
-    rest_mass = tl.sum(_exp(left, highest, per_T), 0) + aside_mass * _exp(aside_highest, highest, per_T)
+    highest = finite(tl.maximum(tl.max(left, 0), aside_highest))  # the rest's own: beside the row's, a tail of 1e-40 would be nothing
+    rest_mass = tl.sum(exp_from(left, highest, per_T), 0) + aside_mass * exp_from(aside_highest, highest, per_T)
     tl.store(rest + row, tl.log(rest_mass) + highest * per_T)
     tl.debug_barrier()
     slot = tl.arange(0, K)
@@ -117,15 +119,3 @@ def _largest(keys, k, BITS: tl.constexpr):
     counts = tl.cumsum(above.to(tl.int32) + (equal.to(tl.int32) << 16), 0)  # both at once: there are fewer than 2^15 keys
     slot = tl.where(above, counts & 0xFFFF, tl.sum(above.to(tl.int32), 0) + (counts >> 16)) - 1
     return (above | equal) & (slot < k), slot
-
-
-@triton.jit
-def _finite(x):
-    """x, or 0 where it is -inf: what exponentials may be taken from, since -inf from -inf would be NaN."""
-    return tl.where(x == -float("inf"), 0.0, x)
-
-
-@triton.jit
-def _exp(x, origin, per_T):
-    """exp((x - origin) / T), by the power of 2 that the hardware has."""
-    return tl.exp2((x - origin) * (per_T * 1.4426950408889634))

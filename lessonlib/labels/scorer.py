@@ -53,10 +53,10 @@ def score(target, sequences, k=64, batch_tokens=None, extra_temperatures=()):
     body, head = body_and_head(target)
     device, packed = head.weight.device, not why_padded(target)
     waiting = deque()  # on a GPU one batch stays queued there while the one before is handed out
-    for batch in batches(sequences, batch_tokens or BATCH_TOKENS.get(device.type, 4096), packed):
+    for batch in batches(sequences, batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"]), packed):
         check_sequences(target, batch)
         hidden = _packed_hidden(target, batch, device) if packed and pays(batch) else response_hidden(body, batch, device)
-        parts = [_keep(head, chunk, k, extra_temperatures) for chunk in hidden.split(CHUNK.get(device.type, 512))]
+        parts = [_keep(head, chunk, k, extra_temperatures) for chunk in hidden.split(CHUNK.get(device.type, CHUNK["cpu"]))]
         waiting.append((batch, *to_cpu([torch.cat(column) for column in zip(*parts)])))
         if len(waiting) > (device.type == "cuda"):
             yield from _hand_out(*waiting.popleft(), extra_temperatures)

@@ -81,18 +81,5 @@ def set_up(root=ROOT):
     print(f"vLLM is ready ({duration(perf_counter() - start)}).", flush=True)
 
 
-def main():
-    """Set up; returns the exit code: 0, or 2 after a sentence that says what to mend."""
-    try:
-        set_up()
-    except LessonError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("Set-up was stopped before it was ready; the same command starts it over.", file=sys.stderr)
-        return 130
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(environment.main(set_up))

@@ -181,7 +181,6 @@ def keep_outputs(notebook, path):
         raise BuildError(f"{shown(path)} has other code than its source, so its outputs cannot be kept; build it without --words.")
     for cell, before in zip(code, old):
         cell.outputs, cell.execution_count = before.outputs, before.execution_count
-    notebook.metadata = nbformat.from_dict(KERNEL)
 
 
 def build(source, words=False):

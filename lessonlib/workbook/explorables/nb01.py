@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lessonlib.measure.speedup import speedup
+from lessonlib.measure.speedup import best_k, speedup
 from lessonlib.workbook import style
 from lessonlib.workbook.explorable import Explorable, Slider
 
@@ -14,7 +14,7 @@ C_SLIDER = Slider("c", "c, cost of a draft step", 0.3, 0.1, 0.6, 0.01, unit="tar
 
 def best_of(alpha, c):
     """(K, speed-up) of the fastest K from 0 to MOST, the smaller one where two are equally fast."""
-    K = max(range(MOST + 1), key=lambda K: (speedup(alpha, K, c), -K))
+    K = best_k(alpha, c, max_k=MOST)
     return K, speedup(alpha, K, c)
 
 
