@@ -471,7 +471,7 @@ print("the best 64 and one bucket for the rest never say more than all:", bool(m
 
 # %% [markdown]
 r"""
-lessonlib's loss runs on the 64 stored logits and one bucket for all the rest; that is what training uses (notebook 06).
+lessonlib's loss runs on the 64 stored logits and one bucket for all the rest; that is what training uses ([06 Train the draft](06_train_the_draft.ipynb)).
 
 Does $T^2$ restore the scale on the *real* vectors?
 """

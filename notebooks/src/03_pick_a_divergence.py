@@ -615,6 +615,6 @@ $q - p$, which is there until the two agree.
 2. Make the last toy's target surer of itself: `6.0 / 4` in place of `2.5 / 4`. Which objectives come closer now, and does
    the order at rank 3 stay?
 
-**Next**: [04 Build the data set](04_build_the_dataset.ipynb) has the target write what drafts learn from; notebook 06 trains real ones with these objectives. The map of the course is in the
+**Next**: [04 Build the data set](04_build_the_dataset.ipynb) has the target write what drafts learn from; [06 Train the draft](06_train_the_draft.ipynb) trains real ones with these objectives. The map of the course is in the
 [README](../README.md).
 """

@@ -838,6 +838,6 @@ put the same prompts behind longer contexts and measure the change.
 2. Put the raw truncated draft in place of the other, `draft = raw`, before the cell that reads all answers, and run everything
    below. Where does it lose its alpha, in other places or everywhere? (What is on record is then another draft's.)
 
-**Next**: notebook 06, which moves the numbers that you can now measure. Back:
+**Next**: [06 Train the draft](06_train_the_draft.ipynb), which moves the numbers that you can now measure. Back:
 [04 Build the dataset](04_build_the_dataset.ipynb).
 """

@@ -11,7 +11,7 @@ own; see it fail, train it for a minute and see it improve; compare which layers
 beat many narrow ones; and compute which of the cuts is the fastest draft.
 
 **You need** [05 Measure without decoding](05_measure_without_decoding.ipynb) (offline alpha, and why a difference is measured
-on the same text) and notebook 06 (training on stored odds). The speed-up formula is that
+on the same text) and [06 Train the draft](06_train_the_draft.ipynb) (training on stored odds). The speed-up formula is that
 of [01 Measure overlap](01_measure_overlap.ipynb); its $\alpha$ is here the offline one at $T = 1$. In formulas $p$ is the
 target and $q$ the draft.
 
@@ -693,5 +693,5 @@ operations in a row: a quarter of the layers at the same bytes, or CUDA graphs, 
    leave the target's as it is. What is the best number of layers then, if alpha stayed the same, and why would it not?
 
 **Next**: [08 Decode and score](08_decode_and_score.ipynb). Back to
-notebook 06.
+[06 Train the draft](06_train_the_draft.ipynb).
 """

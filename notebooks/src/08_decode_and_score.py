@@ -504,7 +504,7 @@ r"""
 writes. Three causes decide, each of them a number above:
 
 - **alpha**: the more guesses are kept, the more a round writes. Where alpha here is below the break-even, too few are.
-  That is what training is for, in notebook 06.
+  That is what training is for, in [06 Train the draft](06_train_the_draft.ipynb).
 - **c**: a draft with 4 of 30 layers, as in the tiny pair, would cost 0.13 steps by its layers alone. But each of its steps
   also runs the output layer, whose 28 million weights for 49,152 tokens are twice those of its four layers. Counted by
   weights, it costs 0.32.
