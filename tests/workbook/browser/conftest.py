@@ -7,7 +7,7 @@ from lessonlib.workbook import build
 from workbook.browser.lab import chromium, jupyterlab
 from workbook.browser.visit import readers_notebooks, visit
 
-PRESSES = 7
+PRESSES, ROUNDS = 7, 3
 BAD = ["""
 import sys
 from time import sleep
@@ -46,7 +46,7 @@ def visited(tmp_path_factory, bad_notebook):
         def of(name):
             if name not in visits:
                 group = next(group for group in groups if name in group)
-                visits.update({found.name: found for found in visit(lab, browser, group, PRESSES)})
+                visits.update({found.name: found for found in visit(lab, browser, group, PRESSES, ROUNDS)})
             return visits[name]
 
         yield of

@@ -13,8 +13,16 @@
     return copy.innerHTML;
   };
   const seen = (panel) => panel.querySelector("img")?.src ?? elements(panel);
+  // Decoding fails where the next picture comes in the meantime: then that one is decoded.
+  const decoded = async (image) => {
+    const source = image?.src;
+    await image?.decode().catch((error) => {
+      if (image.src === source) throw error;
+      return decoded(image);
+    });
+  };
   const pixels = async (image) => {
-    await image.decode();
+    await decoded(image);
     const canvas = new OffscreenCanvas(image.naturalWidth, image.naturalHeight).getContext("2d", { willReadFrequently: true });
     canvas.drawImage(image, 0, 0);
     return canvas.getImageData(0, 0, image.naturalWidth, image.naturalHeight).data;
@@ -118,7 +126,7 @@
         const changes = new MutationObserver(async () => {
           if (seen(panel) === before) return;
           changes.disconnect();
-          await panel.querySelector("img")?.decode();
+          await decoded(panel.querySelector("img"));
           requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - pressed)));
         });
         changes.observe(panel, { attributes: true, childList: true, characterData: true, subtree: true });

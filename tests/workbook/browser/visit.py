@@ -26,14 +26,15 @@ def readers_notebooks():
     return [path for path in paths if re.search(r"workbook\.explorables|\(Explorable\)", path.read_text(encoding="utf-8"))]
 
 
-def visit(lab, browser, names, presses):
+def visit(lab, browser, names, presses, rounds=1):
     """Visit notebooks that `lab` serves, `presses` keys on each slider; returns their Visits.
 
     Their cells run at the same time, one thread each; then, while nothing else runs, the sliders of one after the other move.
+    A slider over the budget is moved again, in `rounds` at most, and its fastest round counts: other work only adds to it.
     """
     visits = [Visit(lab, browser, name) for name in names]
     try:
-        for step in (Visit.open, Visit.run_all, Visit.see_the_end, lambda visit: visit.move_all(presses)):
+        for step in (Visit.open, Visit.run_all, Visit.see_the_end, lambda visit: visit.move_all(presses, rounds)):
             for visit in visits:
                 visit.go(step)
     finally:
@@ -43,7 +44,7 @@ def visit(lab, browser, names, presses):
 
 
 class Visit:
-    """One notebook in one page. `problems`: a sentence each; `presses`: for each slider the milliseconds of every press."""
+    """One notebook in one page. `problems`: a sentence each; `presses`: for each slider the milliseconds of its fastest round."""
 
     def __init__(self, lab, browser, name):
         self.lab, self.name = lab, name
@@ -116,16 +117,18 @@ class Visit:
             if still < panel:
                 self.problems.append(f"unexecuted, code cell {number} has {still} stills with words for {panel} explorables")
 
-    def move_all(self, presses):
-        """Press keys on every slider of the page."""
+    def move_all(self, presses, rounds):
+        """Move every slider of the page by keys, and put it back."""
         self.page.bring_to_front()
         for slider in self.page.locator(".jp-Notebook .jp-OutputArea").get_by_role("slider").all():
-            self.move(slider, presses)
+            label, tried = slider.evaluate("lesson.label"), []
+            while not tried or (len(tried) < rounds and tried[-1] and median(tried[-1]) > BUDGET):
+                tried.append(self.move(slider, label, presses))
+            self.presses[label] = min(tried, key=lambda times: median(times) if times else 0)
 
-    def move(self, slider, presses):
-        """Press arrow keys on one slider, timing each; then Reset, or where there is none the same way back."""
-        label = slider.evaluate("lesson.label")
-        times, keys, key = self.presses.setdefault(label, []), [], "ArrowRight"
+    def move(self, slider, label, presses):
+        """Press arrow keys on one slider; then Reset, or where there is none the same way back; returns each key's ms."""
+        times, keys, key = [], [], "ArrowRight"
         slider.scroll_into_view_if_needed()
         slider.evaluate("lesson.remember")
         slider.focus()
@@ -147,6 +150,7 @@ class Visit:
         if not self.wait(lambda: not slider.evaluate("lesson.changed"), ANSWER_SECONDS):
             left = " and the ".join(slider.evaluate("lesson.changed"))
             self.problems.append(f"{label}: Reset does not bring back the {left}")
+        return times
 
 
 def too_slow(presses):
