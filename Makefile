@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv/bin/python
 
-.PHONY: help env vllm lesson test bench lab notebooks
+SEEDS ?= 0 1 2 3 4
+
+.PHONY: help env vllm lesson test bench lab notebooks reference
 
 help:
 	@echo "make lesson     the whole course in one run: environment, model, pipeline; ends with a table and a row in SCOREBOARD.md"
@@ -10,6 +12,7 @@ help:
 	@echo "make bench      how fast the notebooks' sliders answer a key, in Chromium; nothing is stored"
 	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
 	@echo "make notebooks  build the notebooks anew from notebooks/src"
+	@echo "make reference  record anew what the course ships: answers and long trainings (on a GPU; SEEDS='0 1 2 3 4')"
 	@echo "make vllm       vLLM in an environment of its own, .venv-vllm, to write answers with (generate --engine vllm)"
 	@echo "make env        the environment alone (another Python: make env PYTHON=python3.12)"
 
@@ -39,3 +42,9 @@ lab: env
 
 notebooks: env
 	@$(VENV) -m lessonlib.workbook.build
+
+reference: export LESSON_PRESET = tiny
+reference: env
+	@$(VENV) -m lessonlib generic-text
+	@set -e; for what in answers off-the-shelf sentences; do $(VENV) -m lessonlib reference $$what; done
+	@set -e; for seed in $(SEEDS); do $(VENV) -m lessonlib reference trainings --seed $$seed; done

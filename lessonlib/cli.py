@@ -180,7 +180,7 @@ def add_reference(steps):
     """`reference`: what the course ships."""
     step = add_step(steps, "reference", "make anew the files that the course ships: its answers, the recorded run of the off-the-shelf draft, the long trainings")
     step.add_argument("what", choices=("answers", "off-the-shelf", "sentences", "trainings"))
-    step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder with heldout.jsonl, for off-the-shelf")
+    step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder that generic-text made, for off-the-shelf and trainings")
 
 
 def positive(text, least=1):

@@ -209,6 +209,6 @@ def reference(options):
     elif options.what == "sentences":
         record_sentences(made)
     elif options.what == "trainings":
-        record_trainings(made)
+        record_trainings(made, options.text)
     else:
         record_off_the_shelf(made, options.text)

@@ -48,6 +48,11 @@ def figures(measured):
     return {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), measured)}
 
 
+def by_answer(measured):
+    """alpha of each answer of an OfflineAlpha, to four digits: with the answers' lengths, what two records of the same text need to be paired."""
+    return [round(row.mean(), 4) for row in np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])]
+
+
 def record_off_the_shelf(lesson, text):
     """Measure the shipped off-the-shelf draft: perplexity on held-out generic text, alpha on held-out chat answers."""
     made = recorded_by()
@@ -59,9 +64,7 @@ def record_off_the_shelf(lesson, text):
     for name in ("heldout", "heldout-greedy"):
         measured = offline_alpha(draft, target, lesson.answers(name).sequences())
         found[name] = figures(measured)
-        rows = np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])
-        found[name] |= {"positions": len(measured.per_position), "alpha_by_answer": [round(row.mean(), 4) for row in rows],
-                        "answer_lengths": list(measured.lengths)}
+        found[name] |= {"positions": len(measured.per_position), "alpha_by_answer": by_answer(measured), "answer_lengths": list(measured.lengths)}
     result = {**made, "healing": read_json(ROOT / "checkpoints" / "off-the-shelf" / "draft.json"),
               "heldout_generic_tokens": text_held_out.numel(),
               "perplexity": {name: perplexity(model, text_held_out) for name, model in (("target", target), ("draft", draft))},

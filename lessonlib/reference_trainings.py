@@ -5,33 +5,38 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from lessonlib.distil.distil import train_draft
+from lessonlib.distil.heal import text_rows
 from lessonlib.distil.losses import Objective
 from lessonlib.files import DATA, read_json, read_jsonl, write_json
 from lessonlib.labels.faults import FavouriteOnly, OneRowLate
 from lessonlib.labels.score_answers import score_answers
-from lessonlib.lesson import SHIPPED, Lesson, recipe_of
+from lessonlib.lesson import SHIPPED_ANSWERS, SHIPPED_SEED, Lesson, recipe_of
 from lessonlib.measure.offline import offline_alpha
 from lessonlib.pair.draft_files import load_draft
 from lessonlib.pair.layers_draft import layers_draft
-from lessonlib.reference import REFERENCE, figures, recorded_by
-from lessonlib.traffic.answers import generate
+from lessonlib.reference import REFERENCE, by_answer, figures, recorded_by
+from lessonlib.traffic.answers import Answers, generate, read_shipped
 
 PROMPTS, TOKENS, BATCH = 8_000, 256, 32  # prompts to train on, tokens an answer at most, answers a step
+OPENING = 32  # tokens of a piece of generic text that stand for its prompt
 EPOCHS = 2
 CURVE = (25, 50, 100, 200, 400)  # steps after which, as before the first, alpha is measured on CURVE_ANSWERS held-out answers
 CURVE_ANSWERS = 100
-LEAKED_STEPS = 60
+LEAKED_STEPS, LEAKED_TOKENS = 60, 64
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training on record. layers: of the target, to begin with, or None for the off-the-shelf draft; fault: the labels' mistake."""
+    """One training on record. layers: of the target, to begin with, or None for the off-the-shelf draft; fault: the labels' mistake;
+    writer: whose text it learns from.
+    """
 
     name: str
     layers: tuple | None
     objective: Objective
     epochs: int = EPOCHS
     fault: type | None = None
+    writer: str = "target"
 
 
 A, B = None, (0, 1, 2, 3)
@@ -40,6 +45,8 @@ RUNS = (
     Run("A, kl + 0.1 ce", A, Objective("kl", ce_weight=0.1)),
     Run("A, kl, 6 epochs", A, Objective("kl"), epochs=6),
     Run("A, jsd, 6 epochs", A, Objective("jsd"), epochs=6),
+    Run("A, kl on generic text", A, Objective("kl"), writer="generic"),
+    Run("A, kl on the draft's own text", A, Objective("kl"), writer="draft"),
     Run("B, ce", B, Objective("ce")),
     Run("B, kl", B, Objective("kl")),
     Run("B, one row late", B, Objective("kl"), fault=OneRowLate),
@@ -54,26 +61,45 @@ RUNS = (
 )
 
 
-def record_trainings(lesson):
-    """Train and measure every draft of RUNS and the leaked benchmark; writes data/reference/trainings.json. Finished runs are not run again."""
-    made = recorded_by()
-    lesson = Lesson(replace(lesson.preset, train_prompts=PROMPTS, heldout_prompts=SHIPPED["heldout"], max_new_tokens=TOKENS, batch_size=BATCH), lesson.folder)
-    shipped = Lesson(replace(lesson.preset, train_prompts=1, max_new_tokens=64), lesson.folder)  # held-out answers: those that every reader has
-    heldout = {name: shipped.answers(name).sequences() for name in ("heldout", "heldout-greedy")}
-    answers = lesson.answers("train")
-    store = score_answers(lesson.target, answers, lesson.folder / "labels-T4", lesson.preset.k, temperatures=(4.0,))
-    result = {**made, "answers": len(answers), "tokens": store.rows, "top_mass": float(store.top_mass().mean()),
-              "heldout_positions": {name: sum(len(resp) for _, resp in seqs) for name, seqs in heldout.items()},
+def record_trainings(lesson, text):
+    """Train and measure every draft of RUNS and the leaked benchmark; writes data/reference/trainings_N.json, N the preset's seed. Finished runs stay.
+
+    Each seed draws other answers to the same prompts and takes them in another order. text: folder of the generic text (`generic-text` makes it).
+    """
+    made, seed = recorded_by(), lesson.preset.seed
+    lesson = Lesson(replace(lesson.preset, seed=SHIPPED_SEED, train_prompts=PROMPTS, max_new_tokens=TOKENS, batch_size=BATCH), lesson.folder / f"seed-{seed}")
+    texts = [row["prompt"] for row in lesson.prompts.heldout]
+    heldout = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
+    stores = labelled(lesson, seed, text)
+    store = stores["target"]
+    result = {**made, "seed": seed, "answers": len(store), "tokens": store.rows, "top_mass": float(store.top_mass().mean()),
+              "heldout_lengths": {name: [len(resp) for _, resp in sequences] for name, sequences in heldout.items()},
               "untrained": {}, "runs": {}}
     for name, layers in (("A", A), *((run.name.partition(",")[0], run.layers) for run in RUNS if run.layers)):
         if name not in result["untrained"]:
             result["untrained"][name] = measured(fresh(lesson, layers), lesson, heldout)
     for number, run in enumerate(RUNS):
-        result["runs"][run.name] = kept(lesson.folder / f"run-{number}.json", lambda run=run: trained(run, lesson, store, heldout))
+        result["runs"][run.name] = kept(lesson.folder / f"run-{number}.json", lambda run=run: trained(run, lesson, stores, heldout, seed))
         found = result["runs"][run.name]
-        print(f"  {run.name:<28} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
-    result["leaked"] = leaked(lesson)
-    write_json(REFERENCE / "trainings.json", result)
+        print(f"  {run.name:<30} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
+    result["leaked"] = leaked(lesson, seed)
+    write_json(REFERENCE / f"trainings_{seed}.json", result)
+
+
+def labelled(lesson, seed, text):
+    """The labels to learn from, by whose text the target was asked on: its own answers, the draft's answers to the same prompts, as many tokens of generic text."""
+    prompts = [row["prompt"] for row in lesson.prompts.train[:PROMPTS]]
+    writers = {"target": lesson.target, "draft": load_draft(lesson.preset.draft, lesson.target)}
+    drawn = {name: generate(model, lesson.tokenizer, prompts, lesson.folder / f"answers-{name}.jsonl", 1.0, TOKENS, seed=1_000 * seed)
+             for name, model in writers.items()}
+    header, rows = drawn["target"].header, {name: answers.rows for name, answers in drawn.items()}
+    length = sum(len(row["resp_ids"]) for row in rows["target"]) // len(prompts)
+    pages = text_rows(lesson.tokenizer, (row["text"] for row in read_jsonl(text / "train.jsonl", "text")), OPENING + length, separator=0)
+    pages = pages[torch.randperm(len(pages), generator=torch.Generator().manual_seed(seed))[:len(prompts)]].tolist()
+    rows["generic"] = [{"prompt_ids": page[:OPENING], "resp_ids": page[OPENING:]} for page in pages]
+    # under the target's own header, for it is to read what others wrote
+    return {name: score_answers(lesson.target, Answers({**header, "writer": name}, part), lesson.folder / f"labels-{name}", lesson.preset.k,
+                                temperatures=(4.0,) if name == "target" else ()) for name, part in rows.items()}
 
 
 def kept(path, make):
@@ -89,27 +115,32 @@ def fresh(lesson, layers):
 
 
 def measured(draft, lesson, heldout):
-    """alpha, top-1 and KL with their intervals, on each run of held-out answers."""
-    return {name: figures(offline_alpha(draft, lesson.target, sequences, batch_tokens=16_384)) for name, sequences in heldout.items()}
+    """alpha, top-1 and KL with their intervals, and alpha of every answer, on each run of held-out answers."""
+    found = {name: offline_alpha(draft, lesson.target, sequences, batch_tokens=16_384) for name, sequences in heldout.items()}
+    return {name: {**figures(each), "alpha_by_answer": by_answer(each)} for name, each in found.items()}
 
 
-def trained(run, lesson, store, heldout):
+def trained(run, lesson, stores, heldout, seed):
     """One run: its recipe, the losses, alpha on the way, and what it has come to."""
-    draft, curve = fresh(lesson, run.layers), {}
-    some = {"heldout": heldout["heldout"][:CURVE_ANSWERS]}
-    recipe = replace(recipe_of(lesson.preset, "A" if run.layers is None else "B"), steps=run.epochs * len(store) // BATCH, batch_size=BATCH, lr=rate(run))
+    draft, store, curve = fresh(lesson, run.layers), stores[run.writer], {}
+
+    def alpha_of(draft):
+        return figures(offline_alpha(draft, lesson.target, heldout["heldout"][:CURVE_ANSWERS], batch_tokens=16_384))["alpha"]
+
+    recipe = replace(recipe_of(lesson.preset, "A" if run.layers is None else "B"), steps=run.epochs * len(stores["target"]) // BATCH, batch_size=BATCH,
+                     lr=rate(run), seed=seed)
 
     def look(step, loss):
         if step + 1 in CURVE:
             training, _ = draft.training, draft.eval()
-            curve[step + 1] = measured(draft, lesson, some)["heldout"]["alpha"]
+            curve[step + 1] = alpha_of(draft)
             draft.train(training)
 
-    curve[0] = measured(draft, lesson, some)["heldout"]["alpha"]
+    curve[0] = alpha_of(draft)
     labels = run.fault(store) if run.fault else store
     losses = train_draft(draft, labels, recipe, run.objective, on_step=look, dtype=torch.bfloat16 if lesson.preset.device == "cuda" else None, label=run.name)
     every = max(1, len(losses) // 40)
-    return {"objective": asdict(run.objective), "layers": run.layers, "recipe": asdict(recipe), "fault": run.fault and run.fault.__name__,
+    return {"objective": asdict(run.objective), "layers": run.layers, "recipe": asdict(recipe), "fault": run.fault and run.fault.__name__, "writer": run.writer,
             "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
             "alpha_by_step": curve, **measured(draft.eval(), lesson, heldout)}
 
@@ -119,16 +150,16 @@ def rate(run):
     return 1e-3 if run.layers is None else 2e-3
 
 
-def leaked(lesson):
+def leaked(lesson, seed):
     """The benchmark leaked: draft A trained on the twenty short prompts with the target's own answers, judged on them and on twenty fresh ones."""
     twenty = {"leaked": [row["prompt"] for row in read_jsonl(DATA / "prompts_short.jsonl", "prompt")],
               "fresh": [row["prompt"] for row in lesson.prompts.heldout[-20:]]}
-    answers = {name: generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"twenty_{name}.jsonl", 0.0, 64) for name, prompts in twenty.items()}
+    answers = {name: generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"twenty_{name}.jsonl", 0.0, LEAKED_TOKENS) for name, prompts in twenty.items()}
     store = score_answers(lesson.target, answers["leaked"], lesson.folder / "labels-leaked", lesson.preset.k)
     draft = fresh(lesson, A)
     sequences = {name: found.sequences() for name, found in answers.items()}
     before = measured(draft, lesson, sequences)
-    recipe = replace(recipe_of(lesson.preset, "A"), steps=LEAKED_STEPS, batch_size=20, lr=1e-3)
+    recipe = replace(recipe_of(lesson.preset, "A"), steps=LEAKED_STEPS, batch_size=20, lr=1e-3, seed=seed)
     train_draft(draft, store, recipe, "kl", label="leaked")
     after = measured(draft.eval(), lesson, sequences)
     return {"recipe": asdict(recipe), "before": before, "after": after}

@@ -2,18 +2,20 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from lessonlib import reference_trainings
 from lessonlib.files import CHECKPOINTS, DATA, read_json
 from lessonlib.lesson import Lesson
 from lessonlib.measure.offline import offline_alpha
 from lessonlib.pair.draft_files import load_draft
 from lessonlib.pair.presets import preset
 from lessonlib.reference import OPENINGS, SHIPPED
-from lessonlib.traffic.answers import generate
+from lessonlib.traffic.answers import generate, read_shipped
 
 ROWS = 6
 
@@ -76,3 +78,36 @@ def test_the_shipped_draft_is_small_and_its_rest_is_the_targets(lesson):
     assert draft.lm_head.weight.data_ptr() == lesson.target.lm_head.weight.data_ptr()
     assert {name for name, p in draft.named_parameters() if p.requires_grad} == {name for name, _ in draft.named_parameters() if ".layers." in name}
     assert all(torch.isfinite(p).all() for p in draft.parameters())
+
+
+def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(lesson, monkeypatch, tmp_path):
+    """The real recording made short: four answers of a few tokens, three runs of two steps, two held-out answers."""
+
+    def made(preset, folder):
+        one = Lesson(preset, folder)
+        one.target, one.tokenizer, one.prompts = lesson.target, lesson.tokenizer, lesson.prompts
+        return one
+
+    def short(path, tokenizer, texts):
+        return replace(found := read_shipped(path, tokenizer, texts), rows=found.rows[:2])
+
+    runs = [run for run in reference_trainings.RUNS if run.name in ("A, kl", "A, kl on generic text", "A, kl on the draft's own text")]
+    small = {"PROMPTS": 4, "TOKENS": 6, "BATCH": 4, "CURVE": (2,), "CURVE_ANSWERS": 1, "LEAKED_STEPS": 1, "LEAKED_TOKENS": 2, "RUNS": runs,
+             "REFERENCE": tmp_path, "recorded_by": lambda: {"commit": "none"}, "Lesson": made, "read_shipped": short}
+    for name, value in small.items():
+        monkeypatch.setattr(reference_trainings, name, value)
+    (tmp_path / "train.jsonl").write_text(json.dumps({"text": "The river flows past the old mill and on to the sea. " * 40}) + "\n", encoding="utf-8")
+    begun = Lesson(replace(lesson.preset, seed=1), tmp_path)
+    reference_trainings.record_trainings(begun, tmp_path)
+    record = read_json(tmp_path / "trainings_1.json")
+    assert record["seed"] == 1 and record["answers"] == 4 and {run["recipe"]["seed"] for run in record["runs"].values()} == {1}
+    assert [run["writer"] for run in record["runs"].values()] == ["target", "generic", "draft"]
+    for run in record["runs"].values():
+        alpha = run["heldout"]["alpha"]
+        assert alpha["low"] < alpha["value"] < alpha["high"] and list(run["alpha_by_step"]) == ["0", "2"]
+        assert np.average(run["heldout"]["alpha_by_answer"], weights=record["heldout_lengths"]["heldout"]) == pytest.approx(alpha["value"], abs=1e-4)
+    monkeypatch.setattr(reference_trainings, "trained", None)  # what is finished is not trained again
+    monkeypatch.setattr(reference_trainings, "leaked", lambda lesson, seed: record["leaked"])
+    (tmp_path / "trainings_1.json").unlink()
+    reference_trainings.record_trainings(begun, tmp_path)
+    assert read_json(tmp_path / "trainings_1.json") == record

@@ -67,7 +67,8 @@ def begun(tmp_path_factory):
     out = folder / "answers.jsonl"
     command = [sys.executable, "-m", "lessonlib", "generate", "--preset", "tiny", "--engine", "vllm", "--input", folder / "prompts.jsonl",
                "--out", out, "--max-new-tokens", LENGTH, "--seed", SEED]
-    run = subprocess.Popen([*map(str, command)], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    # started with Ctrl-C at work, as at a prompt: a shell's background job, as these tests may be, hands on that it is ignored
+    run = subprocess.Popen([*map(str, command)], cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     until = time.monotonic() + 300
     while run.poll() is None and time.monotonic() < until and not (out.exists() and out.read_bytes().count(b"\n") > 1):
         time.sleep(0.01)

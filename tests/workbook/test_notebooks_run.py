@@ -79,9 +79,10 @@ def test_cells_that_print_something_else_fail_and_no_others(example, tmp_path):
 
 
 def test_numbers_that_differ_between_machines_go_uncompared_and_no_others(capsys):
-    for one, other in ((0.4531, 0.4529), (9.7, 10.12), (1e-9, 123456.0), (-0.01, 0.01)):
+    for one, other in ((0.4531, 0.4529), (9.7, 10.12), (1e-9, 123456.0), (-0.01, 0.01), (0.3, float("inf"))):
         assert sanitized(f"alpha {measured(one)}, c") == sanitized(f"alpha {measured(other)}, c")
         assert sanitized(f"|{measured(one, '.1f', 'ms'):>14}|") == sanitized(f"|{measured(other, '.1f', 'ms'):>14}|")
+    assert sanitized(measured(0.5, "+.3f")) == sanitized(measured(-0.07, "+.1f"))
     assert sanitized(measured(0.5, ".0%")) == sanitized(measured(0.07, ".1%"))
     assert sanitized(f"on {here('cpu, fp32')}.") == sanitized(f"on {here('NVIDIA H200, bf16')}.")
     for kept in ("alpha 0.453", "took 3.2 s", "in 3 s", "5 of 10 guesses", "~0.4", "<cpu>"):
