@@ -22,7 +22,7 @@ OPENING = 32  # tokens of a piece of generic text that stand for its prompt
 EPOCHS = 2
 CURVE = (25, 50, 100, 200, 400)  # steps after which, as before the first, alpha is measured on CURVE_ANSWERS held-out answers
 CURVE_ANSWERS = 100
-LEAKED_STEPS, LEAKED_TOKENS = 60, 64
+LEAKED, LEAKED_STEPS, LEAKED_TOKENS = 20, 60, 64  # prompts of the benchmark, steps of training on all of them, tokens an answer
 
 
 @dataclass(frozen=True)
@@ -151,15 +151,15 @@ def rate(run):
 
 
 def leaked(lesson, seed):
-    """The benchmark leaked: draft A trained on the twenty short prompts with the target's own answers, judged on them and on twenty fresh ones."""
-    twenty = {"leaked": [row["prompt"] for row in read_jsonl(DATA / "prompts_short.jsonl", "prompt")],
-              "fresh": [row["prompt"] for row in lesson.prompts.heldout[-20:]]}
-    answers = {name: generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"twenty_{name}.jsonl", 0.0, LEAKED_TOKENS) for name, prompts in twenty.items()}
+    """The benchmark leaked: draft A trained on the short prompts with the target's own answers, judged on them and on as many fresh ones."""
+    prompts_of = {"leaked": [row["prompt"] for row in read_jsonl(DATA / "prompts_short.jsonl", "prompt")][:LEAKED],
+              "fresh": [row["prompt"] for row in lesson.prompts.heldout[-LEAKED:]]}
+    answers = {name: generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"twenty_{name}.jsonl", 0.0, LEAKED_TOKENS) for name, prompts in prompts_of.items()}
     store = score_answers(lesson.target, answers["leaked"], lesson.folder / "labels-leaked", lesson.preset.k)
     draft = fresh(lesson, A)
     sequences = {name: found.sequences() for name, found in answers.items()}
     before = measured(draft, lesson, sequences)
-    recipe = replace(recipe_of(lesson.preset, "A"), steps=LEAKED_STEPS, batch_size=20, lr=1e-3, seed=seed)
+    recipe = replace(recipe_of(lesson.preset, "A"), steps=LEAKED_STEPS, batch_size=LEAKED, lr=1e-3, seed=seed)
     train_draft(draft, store, recipe, "kl", label="leaked")
     after = measured(draft.eval(), lesson, sequences)
     return {"recipe": asdict(recipe), "before": before, "after": after}

@@ -92,7 +92,7 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
         return replace(found := read_shipped(path, tokenizer, texts), rows=found.rows[:2])
 
     runs = [run for run in reference_trainings.RUNS if run.name in ("A, kl", "A, kl on generic text", "A, kl on the draft's own text")]
-    small = {"PROMPTS": 4, "TOKENS": 6, "BATCH": 4, "CURVE": (2,), "CURVE_ANSWERS": 1, "LEAKED_STEPS": 1, "LEAKED_TOKENS": 2, "RUNS": runs,
+    small = {"PROMPTS": 4, "TOKENS": 6, "BATCH": 4, "CURVE": (2,), "CURVE_ANSWERS": 1, "LEAKED": 1, "LEAKED_STEPS": 1, "LEAKED_TOKENS": 2, "RUNS": runs,
              "REFERENCE": tmp_path, "recorded_by": lambda: {"commit": "none"}, "Lesson": made, "read_shipped": short}
     for name, value in small.items():
         monkeypatch.setattr(reference_trainings, name, value)
