@@ -1,7 +1,8 @@
 """The workbook: what a notebook imports, and how a notebook is written.
 
-Edit notebooks/src/NN_verb_phrase.py only, then `python -m lessonlib.workbook.build NN` (--check: what is stale?). It writes
-the reader's notebook and, in solutions/, the solved one, each executed in its own folder, LESSON_PRESET=tiny, on 2 threads.
+Edit notebooks/src/NN_verb_phrase.py only, then `python -m lessonlib.workbook.build NN`. It writes the reader's notebook and,
+in solutions/, the solved one, each executed in its own folder, LESSON_PRESET=tiny, on 2 threads. Where only
+text cells have changed, --words runs nothing and keeps the outputs. --check says what is stale.
 
 Cells (jupytext py:percent)
     # %% [markdown]                     the text as a raw triple-quoted string; the first begins with "# " and the title

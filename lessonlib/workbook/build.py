@@ -1,7 +1,8 @@
-"""The notebook builder: `python -m lessonlib.workbook.build [NN ...] [--check]`.
+"""The notebook builder: `python -m lessonlib.workbook.build [NN ...] [--words | --check]`.
 
 notebooks/src/NN_verb_phrase.py (py:percent) is the one place a notebook is edited. From it come the reader's notebook and
-the solved one, each executed in a fresh kernel; nothing is written unless both run to their end and keep the rules.
+the solved one, each executed in a fresh kernel; with --words, where only text cells have changed, each keeps its outputs.
+Nothing is written unless both run to their end and keep the rules.
 """
 
 import argparse

@@ -10,6 +10,7 @@ import inspect
 import io
 import linecache
 import os
+import re
 import textwrap
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ NO_IDEA = {
     "edge case": "this special case needs a thought of its own",
     "value": "not one of the usual slips: work this input through by hand, then print your steps",
 }
+MANY = "many random inputs"
+PROPERTY_STOPS = "the error says it; if it names no line of yours, the check could not go on with what your function gave"
 
 
 class NotRight(AssertionError):
@@ -112,18 +115,24 @@ class Exercise:
             )
             only_here = all(f is None or kind == stage for f, (kind, _, _) in zip(faults, self.inputs))
             cause = self.generic_cause(got[example], stage if stage != "edge case" or only_here else "value")
+            got_text, wanted_text = said(got[example], stage, fn), said(wanted[example], stage, self.library)
+            if got_text == wanted_text:  # three digits do not show the difference
+                got_text, wanted_text = said(got[example], stage, fn, 8), said(wanted[example], stage, self.library, 8)
             return self.wrong(
                 stage,
                 self.told(example),
-                said(got[example], stage, fn),
-                said(wanted[example], stage, self.library),
+                got_text,
+                wanted_text,
                 self.diagnose(got, faults),
                 cause,
                 got[example].printed,
             )
         for check in self.properties:
-            if not check.holds(fn, np.random.default_rng(SEED)):
-                return self.wrong("property", "many random inputs", "it does not hold", check.sentence, None, check.cause)
+            held = run(lambda rng: check.holds(fn, rng), (np.random.default_rng(SEED),))
+            if held.error is not None:
+                return self.wrong("property", MANY, said(held, "property", fn), check.sentence, None, PROPERTY_STOPS)
+            if not held.value:
+                return self.wrong("property", MANY, "it does not hold", check.sentence, None, check.cause)
         return Verdict("right", f"✓ {self.label}: right on all {len(self.inputs)} inputs; yours is used from here on.")
 
     def diagnose(self, got, faults):
@@ -197,20 +206,24 @@ def fault(got, wanted, kind, tolerance):
 
 
 def differs(got, wanted, tolerance, kind):
-    """The first stage at which two values differ, or None: numbers, arrays, and tuples of them."""
+    """The first stage at which two values differ, or None: numbers, words, arrays, and tuples of them (or arrays for those)."""
     if isinstance(wanted, (tuple, list)):
+        if isinstance(got, (np.ndarray, torch.Tensor)) and got.ndim:
+            got = tuple(got)
         if not isinstance(got, (tuple, list)) or len(got) != len(wanted):
             return "shape"
         return min(
             filter(None, (differs(g, w, tolerance, kind) for g, w in zip(got, wanted))), key=STAGES.index, default=None
         )
-    if got is None or wanted is None or isinstance(wanted, str):
-        return None if got is wanted or got == wanted else "type"
+    if got is None or wanted is None:
+        return None if got is wanted else "type"
+    if isinstance(wanted, str):
+        return "type" if not isinstance(got, str) else None if got == wanted else kind
     try:
         got_array, wanted_array = array(got), array(wanted)
     except (TypeError, ValueError):
         return "type"
-    if got_array.dtype.kind not in "biuf":
+    if not {got_array.dtype.kind, wanted_array.dtype.kind} <= set("biuf"):
         return "type"
     if got_array.shape != wanted_array.shape:
         return "shape"
@@ -227,23 +240,24 @@ def array(value):
 
 
 def alike(one, other, tolerance):
-    """Whether two outcomes are the same, errors by their kind."""
+    """Whether two outcomes are the same, errors by their kind, and a whole number like a float of its value."""
     if one.error is not None or other.error is not None:
         return type(one.error) is type(other.error)
-    return one.changed == other.changed and differs(one.value, other.value, tolerance, "value") is None
+    pairs = (one.value, other.value), (other.value, one.value)
+    return one.changed == other.changed and any(differs(*pair, tolerance, "value") is None for pair in pairs)
 
 
-def said(outcome, stage, fn):
+def said(outcome, stage, fn, digits=3):
     """An outcome in words: its error with the line it came from, or its value, with its kind where that is at fault."""
     if outcome.error is not None:
-        trace, line = outcome.error.__traceback__, ""
+        trace, line, code = outcome.error.__traceback__, "", getattr(inspect.unwrap(fn), "__code__", None)
         while trace is not None:
-            if trace.tb_frame.f_code is getattr(fn, "__code__", None):
+            if trace.tb_frame.f_code is code:
                 line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno).strip()
             trace = trace.tb_next
         message = " ".join(str(outcome.error).split())
         return f"it stopped with {type(outcome.error).__name__}: {message}" + (f"   in the line: {line}" if line else "")
-    text = brief(outcome.value)
+    text = brief(outcome.value, digits)
     if stage == "shape":
         return f"{text}  ({form(outcome.value)})"
     return f"{text}  ({kind_of(outcome.value)})" if stage == "type" else text
@@ -277,4 +291,5 @@ def brief(value, digits=3):
         return ("({})" if isinstance(value, tuple) else "[{}]").format(", ".join(items))
     if isinstance(value, (float, np.floating)):
         return f"{value:.{digits}g}"
-    return str(value) if isinstance(value, (int, np.integer)) else repr(value)
+    # the address of an object is another one in every run
+    return str(value) if isinstance(value, (int, np.integer)) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))

@@ -3,13 +3,13 @@
 Built on `observe` and an Image widget: a key is answered in tens of milliseconds and nothing random stays in the outputs.
 """
 
-import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 
 import ipywidgets as widgets
+import torch
 from IPython.display import publish_display_data
 
 from lessonlib.workbook import style
@@ -84,11 +84,6 @@ def no_forward():
 
     On this thread only: JupyterLab answers sliders on a second one, while a cell may run a model on the first.
     """
-    if "torch" not in sys.modules:
-        yield
-        return
-    import torch
-
     thread = threading.get_ident()
 
     def refuse(module, inputs):
@@ -194,13 +189,14 @@ class Explorable:
 
     def reset(self, button=None):
         """Put every slider back where it started, and draw once."""
-        for control in self.controls.values():
-            control.unobserve(self.redraw, names="value")
-        for slider in self.sliders:
-            self.controls[slider.name].value = slider.start
-        for control in self.controls.values():
-            control.observe(self.redraw, names="value")
-        self.redraw()
+        with self.drawing:
+            for control in self.controls.values():
+                control.unobserve(self.redraw, names="value")
+            for slider in self.sliders:
+                self.controls[slider.name].value = slider.start
+            for control in self.controls.values():
+                control.observe(self.redraw, names="value")
+            self.redraw()
 
     def try_the_ends(self):
         """Draw every slider at both ends: what fails there fails now, and all that moves is known before the first key."""
@@ -213,15 +209,16 @@ class Explorable:
 
     def _ipython_display_(self):
         """Two outputs: sliders and picture (else the still), and the living sentence (else the caption)."""
-        caption = self.redraw()
-        self.forget_background()
-        outputs = (
-            (self.panel, *style.still_bundle(self.figure, caption)),
-            (self.sentence, style.caption_bundle(caption), {}),
-        )
-        self.redraw()
-        self.try_the_ends()
-        self.redraw()
+        with self.drawing:
+            caption = self.redraw()
+            self.forget_background()
+            outputs = (
+                (self.panel, *style.still_bundle(self.figure, caption)),
+                (self.sentence, style.caption_bundle(caption), {}),
+            )
+            self.redraw()
+            self.try_the_ends()
+            self.redraw()
         for widget, data, metadata in outputs:
             view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
             publish_display_data({VIEW: view, **data}, metadata)

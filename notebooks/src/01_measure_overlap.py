@@ -7,19 +7,20 @@ bets for the next token are that target's bets. This notebook turns the sentence
 ways that must agree to the last digit, and then into time: how many times as fast the decoder gets.
 
 **You will** derive that the chance of keeping a guess is one minus a distance, and check it to 16 digits, in exact
-fractions and by playing a million guesses; see what the number rewards and what it ignores; read the real pair's odds at
+fractions and by playing a hundred thousand guesses; see what the number rewards and what it ignores; read the real pair's odds at
 easy and at hard places; write the tokens a round earns and the rule for one more guess; move a draft towards its target
 with a slider and watch the speed-up.
 
 **You need** [00 Meet the pair](00_meet_the_pair.ipynb) (a round, the keep rule). Nearly everything here is arithmetic on
 short lists; the pair is loaded once, in the middle.
 
-**Time**: it runs in about 20 seconds on two cores with the tiny pair, and about as long on a DGX Spark once the two models
-are loaded. Reading and three exercises: three quarters of an hour. [All solutions](solutions/01_measure_overlap.ipynb).
+**Time**: it runs in about 20 seconds on two cores with the tiny pair, and about as long on a DGX Spark (an estimate) once the
+two models are loaded. Reading and three exercises: three quarters of an hour. Other pair: `LESSON_PRESET`, see
+[00](00_meet_the_pair.ipynb). [All solutions](solutions/01_measure_overlap.ipynb).
 """
 
 # %%
-from lessonlib.workbook import checks, explain, here, predict, show, style  # no module lessonlib? Run: make lab
+from lessonlib.workbook import checks, explain, here, measured, predict, show, style  # no module lessonlib? Run: make lab
 import lessonlib, math, torch
 import numpy as np
 
@@ -123,8 +124,8 @@ So the chance of a keep, $\alpha$ from here on, is **one minus a distance**:
 
 $$\alpha = P(\text{keep}) = 1 - \mathrm{TV}(p, q).$$
 
-A derivation can be believed or checked. Random odds over 50 tokens (seed 1), both sides with 16 digits after the point,
-each sum rounded once:
+Leviathan and others (2023) state the identity too. It can be believed or checked. Random odds over 50 tokens (seed 1), both
+sides with 16 digits after the point, each sum rounded once:
 """
 
 # %%
@@ -136,11 +137,11 @@ def random_odds(V=50):
 chance, gaps = np.random.default_rng(1), []
 for i in range(1000):
     one, other = random_odds(), random_odds()
-    shared = math.fsum(map(min, one, other))
-    rest = 1 - math.fsum(abs(a - b) for a, b in zip(one, other)) / 2
-    gaps.append(abs(shared - rest))
+    left = math.fsum(map(min, one, other))
+    right = 1 - math.fsum(abs(a - b) for a, b in zip(one, other)) / 2
+    gaps.append(abs(left - right))
     if i < 4:
-        print(f"sum of min {shared:.16f}   1 - TV {rest:.16f}")
+        print(f"sum of min {left:.16f}   1 - TV {right:.16f}")
 assert max(gaps) < 5e-16
 print(f"largest difference in 1,000 pairs: {max(gaps):.1e}; a float near 1 is known to {2**-53:.1e}")
 
@@ -175,7 +176,7 @@ from lessonlib.decode.rule import keep_probability
 
 rows = [torch.from_numpy(chance.dirichlet(np.full(50, 0.3), 2000)) for _ in range(2)]
 difference = (keep_probability(*rows) - (1 - total_variation(*rows))).abs().max()
-print(f"the library's alpha and 1 - your TV differ by less than 1e-14 at every place: {bool(difference < 1e-14)}")
+print(f"the library's alpha and 1 - your TV: max difference {measured(difference, '.1g')}, below 1e-14: {bool(difference < 1e-14)}")
 
 # %% [markdown]
 r"""
@@ -235,8 +236,8 @@ And all those guesses are for *one* place. Notebook [05](05_measure_without_deco
 
 ## Read it as a specification
 
-$\alpha = 1 - \mathrm{TV}(p, q)$ says what a draft must be, and it is nearly all it must be: near the target's odds, on the
-text that the target writes. Look for what is *not* in it. Here is a draft that always knows the target's favourite word,
+$\alpha = 1 - \mathrm{TV}(p, q)$ says what a draft must be, apart from being quick: near the target's odds, on the text that
+the target writes. Look for what is *not* in it. Here is a draft that always knows the target's favourite word,
 and puts everything on it. Nobody could guess better. How many of its guesses are kept?
 """
 
@@ -260,9 +261,9 @@ for name, odds in drafts.items():
 # %% [markdown]
 r"""
 The draft that always knows best is kept 60 times in 100, no more than one that has no idea and bets on all five alike,
-and *less* than the one off the shelf, whose favourite is wrong. The target takes MATH only six times in ten; a draft that
-bets on it ten times in ten bets four times too often. (Greedily it would be kept always: then the target takes its
-favourite always, and $p$ is another list.)
+and *less* than the one off the shelf, whose favourite is wrong. The target takes MATH only six times in ten; the other four
+such a draft is refused. (Greedily it would be kept always: then the target takes its favourite always, and $p$ is another
+list.)
 
 - Probability in a wrong place costs the same wherever that place is. Too much on NONE, too much on SELF, too little on
   MATH: TV adds the sizes of the misplaced pieces.
@@ -304,8 +305,9 @@ for question, so_far in begun.items():
     print(f"{so_far} ...   alpha {keep_probability(*at[so_far]):.2f}")
     for name, odds in zip(("target", "draft"), at[so_far]):
         best = ", ".join(f"{tokenizer.decode([x])!r} {odds[x]:.2f}" for x in odds.topk(3).indices.tolist())
-        nine_in_ten = int((odds.sort(descending=True).values.cumsum(0) < 0.9).sum()) + 1
-        print(f"  {name:<7} {best}; nine tenths on {nine_in_ten:,.0f} tokens")
+        count = int((odds.double().sort(descending=True).values.cumsum(0) < 0.9).sum()) + 1
+        many = f"about {round(count, -2):,}" if count > 99 else count  # the last digits differ between processors
+        print(f"  {name:<7} {best}; nine tenths on {many} token{'s' * (count > 1)}")
 
 # %%
 explain(paris, keep_probability(*at["The capital of France is"]), reference=0.8, band=(0.8, 1.0), form=".2f", exact=True)
@@ -321,29 +323,29 @@ So a place is not easy because the target is sure. It is easy where *both* are s
 the same token to at least 0.8, the overlap is at least 0.8: that token alone brings it. Where the target spreads its bets,
 nothing brings it but having the same taste.
 
-Is that only so in three chosen places? Take twelve held-out answers that the target has written, and sort all their places
-by how sure the target is.
+Is that only so in three chosen places? Take sixteen held-out answers that the target has written, evenly spread over those
+there are, and sort all their places by how sure the target is.
 """
 
 # %%
 surest = predict("Where the target bets 0.95 or more on one token: the mean alpha?", 0.9)
 
 # %%
-answers = lesson.answers("heldout").sequences()[:12]
-sure, shared = [], []
-for prompt_ids, answer_ids in answers:
-    odds = [rows[:-1] for rows in both_odds(prompt_ids, answer_ids, len(answer_ids) + 1)]
-    sure.append(odds[0].max(-1).values)
-    shared.append(keep_probability(*odds))
-sure, shared = torch.cat(sure), torch.cat(shared)
-edges = torch.tensor([0.25, 0.5, 0.75, 0.95])
-group = torch.bucketize(sure, edges, right=True)
-means = [float(shared[group == i].mean()) for i in range(5)]
-explain(surest, means[-1], reference=0.67, band=0.05, form=".2f", exact=True)
-print(f"over all {len(shared)} places alpha is {shared.mean():.2f}")
-top = shared[group == 4]
-print(f"of the surest places {(top > 0.8).float().mean():.0%} have alpha above 0.8, "
-      f"{(top < 0.2).float().mean():.0%} below 0.2")
+from lessonlib.files import DATA, read_json
+
+held_out, pieces = lesson.answers("heldout").sequences(), []
+for prompt_ids, answer_ids in held_out[::max(1, len(held_out) // 16)][:16]:
+    target_odds, draft_odds = (rows[:-1] for rows in both_odds(prompt_ids, answer_ids, len(answer_ids) + 1))
+    pieces.append(torch.stack([target_odds.max(-1).values, keep_probability(target_odds, draft_odds)]))
+top_bet, alpha_at = torch.cat(pieces, 1)
+group = torch.bucketize(top_bet, torch.tensor([0.25, 0.5, 0.75, 0.95]), right=True)
+means = [float(alpha_at[group == i].mean()) for i in range(5)]
+explain(surest, means[-1], reference=0.60, band=0.05, form=".2f", exact=True)
+on_record = read_json(DATA / "reference" / "off_the_shelf.json")["before_distillation"]["heldout"]["alpha"]["value"]
+print(f"over all {len(alpha_at)} places alpha is {alpha_at.mean():.2f}; on record, the tiny pair on 500 answers: {on_record:.2f}")
+surest_alpha = alpha_at[group == 4]
+print(f"of the surest places {(surest_alpha > 0.8).float().mean():.0%} have alpha above 0.8, "
+      f"{(surest_alpha < 0.2).float().mean():.0%} below 0.2")
 
 # %%
 names = ["below .25", ".25 to .5", ".5 to .75", ".75 to .95", ".95 and more"]
@@ -351,17 +353,17 @@ fig, ax = style.figure(7.0, 2.8)
 style.bars(ax, [f"{name}\n{int((group == i).sum())} places" for i, name in enumerate(names)], {"mean alpha": means})
 ax.set(ylim=(0, 1), xlabel="the target's bet on its favourite", ylabel="mean alpha")
 style.finding(ax, f"Surest places: mean alpha {means[-1]:.2f}; least sure: {means[0]:.2f}")
-told = ", ".join(f"{name}: {mean:.2f}" for name, mean in zip(names, means))
-show(fig, f"Mean overlap at the places of twelve answers, by the target's bet on its favourite token; {told}.")
+listed = ", ".join(f"{name}: {mean:.2f}" for name, mean in zip(names, means))
+show(fig, f"Mean overlap at the places of sixteen answers, by the target's bet on its favourite token; {listed}.")
 
 # %% [markdown]
 r"""
-The bars are this pair's, and so are the two shares above them. With the tiny pair the surest places are the easiest on the
-average and still far from 1: many are shared nearly whole, but at some, as after `The capital of France is`, the target
+The bars are this pair's, and so are the two shares above them. With the tiny pair the surest places are on average the
+easiest and still far from 1: many are shared nearly whole, but at others, as after `The capital of France is`, the target
 knows and the draft does not, and those are lost. The places where the target is less sure differ little among themselves.
 
 Training can work on both lacks. The target's *taste* a draft can pick up from its text; of what the target *knows* it can
-learn as much as its few layers hold. Notebook 06 measures how far that goes.
+learn as much as its few layers hold. Notebook [06](06_train_the_draft.ipynb) measures how far that goes.
 
 ## What a round writes
 
@@ -413,7 +415,8 @@ for K in (1, 3, 8):
 grid = [(a / 100, K) for a in range(101) for K in range(17)]
 difference = max(abs(tokens_per_round(a, K) - formulas.tokens_per_round(a, K)) for a, K in grid)
 assert difference < 1e-12
-print(f"yours and the library's differ by less than 1e-12 over {len(grid):,} settings: {bool(difference < 1e-12)}")
+print(f"yours and the library's over {len(grid):,} settings: max difference {difference:.1g}, "
+      f"below 1e-12: {bool(difference < 1e-12)}")
 
 # %% [markdown]
 r"""
@@ -443,10 +446,10 @@ for share in (0.0, 0.25, 0.5, 0.75, 1.0):
 mixed = (p + q) / 2
 a = float(keep_probability(p, mixed))
 explain(halfway, tokens_per_round(a, 3) / 1.9, reference=1.6, band=0.05, form=".2f", exact=True, must_hold=True)
-explain(None, overlap, reference=0.63, band=0.005, form=".3f", exact=True, must_hold=True)
-explain(None, kl(p, q), reference=0.32, band=0.005, unit="nats", form=".3f", exact=True, must_hold=True)
-explain(None, a, reference=0.82, band=0.005, form=".3f", exact=True, must_hold=True)
-explain(None, kl(p, mixed), reference=0.08, band=0.005, unit="nats", form=".3f", exact=True, must_hold=True)
+for what, found, wanted, unit in (("alpha at the start", overlap, 0.63, ""), ("KL at the start", kl(p, q), 0.32, "nats"),
+                                  ("alpha halfway", a, 0.82, ""), ("KL halfway", kl(p, mixed), 0.08, "nats")):
+    print(f"{what:<19}", end="")
+    explain(None, found, reference=wanted, band=0.005, unit=unit, form=".3f", exact=True, must_hold=True)
 
 # %% [markdown]
 r"""
@@ -491,7 +494,7 @@ one_more_pays = checks.ex_1_3(one_more_pays)
 
 # %% [markdown]
 r"""
-What one more guess adds only falls with $K$. So once a guess does not pay, no later one does, and the best $K$ is found by
+What one more guess adds never grows with $K$. So once a guess does not pay, no later one does, and the best $K$ is found by
 walking: go on while one more pays. No search over all $K$ is needed; the library searches, and must agree.
 """
 
@@ -532,11 +535,11 @@ Distil(WORDS, p, q)
 r"""
 ## Why the last points matter most
 
-Forget the words; let $\alpha$ itself be the slider. At the best $K$ for each, ten points more of $\alpha$ earn:
+Forget the words; let $\alpha$ itself be the slider. What do ten points more of it earn, at the best $K$ for each?
 """
 
 # %%
-last_ten = predict("At c = 0.1, alpha .60 to .70 adds 0.31 to the speed-up. What does .90 to 1 add?", 0.4, unit="x")
+last_ten = predict("At c = 0.1 and at most 32 guesses a round, alpha .60 to .70 adds 0.31 to the speed-up. And .90 to 1?", 0.4, unit="x")
 
 # %%
 def fastest(alpha, c):
@@ -549,6 +552,8 @@ print("alpha           " + "".join(f"{low:.1f} to {high:.1f}  " for low, high in
 for c in (0.3, 0.15, 0.1):
     print(f"c = {c:<4}   adds  " + "".join(f"{fastest(high, c) - fastest(low, c):<12.2f}" for low, high in steps))
 explain(last_ten, fastest(1.0, 0.1) - fastest(0.9, 0.1), reference=4.43, band=0.01, form=".2f", exact=True, must_hold=True)
+print(f"alpha 1 at 32 guesses: {fastest(1.0, 0.1):.2f} times as fast; without a limit towards 1 / c = 10, "
+      f"which would add {10 - fastest(0.9, 0.1):.2f}")
 
 # %%
 alphas = np.linspace(0, 1, 101)
@@ -564,7 +569,8 @@ show(fig, "Speed-up against alpha at c = 0.1: one guess a round gives a straight
 r"""
 With one guess a round, every point of $\alpha$ is worth the same. With many, a round is a chain, and a chain of eight at
 $\alpha = 0.8$ holds one time in six. Points near 1 are worth most because they let *long* rounds survive, and because the
-best $K$ then grows as well. (The last step of the table ends at 32 guesses, where the search ends.)
+best $K$ then grows as well. (How much the last step adds hangs on the longest round allowed. With all guesses kept a round
+of $K$ is $(K + 1)/(Kc + 1)$ times as fast, which grows with $K$ towards $1/c$.)
 
 Now the same with sliders: the dot is your $\alpha$ and your $K$, the diamond the best $K$ there. Start near 0.5, go up
 with the arrow key, and read in the sentence what one more point adds. Then lower $c$ and do it again.
@@ -589,25 +595,29 @@ for more in (1.10, 1.45):
     needed = next(a for a in alphas if a >= 0.7 and fastest(a, 0.3) >= more * start)
     print(f"{more - 1:.0%} faster than the starting line, by alpha alone: alpha {needed:.2f}")
 for K in (3, 4, 5):
-    told = ", ".join(f"{a:.1f}: {tokens_per_round(a, K):.2f} tokens, all kept {a**K:.0%}" for a in (0.6, 0.8, 0.9))
-    print(f"K = {K}, alpha {told}")
+    row = ", ".join(f"{a:.1f}: {tokens_per_round(a, K):.2f} tokens, all kept {a**K:.0%}" for a in (0.6, 0.8, 0.9))
+    print(f"K = {K}, alpha {row}")
+per_proposed = lambda a, K: (tokens_per_round(a, K) - 1) / K  # kept tokens over proposed ones
+for K in (3, 4, 5):
+    needed = next(a for a in np.linspace(0, 1, 1001) if per_proposed(a, K) >= 0.8)
+    print(f"K = {K}: at alpha 0.8 {per_proposed(0.8, K):.0%} of all proposed are kept; 80% needs alpha {needed:.2f}")
 
 # %% [markdown]
 r"""
 - **1.4 x** is where two Llamas, 8B and 1B, start without training.
 - **About 17 tokens a second**: that often a DGX Spark can read 16 GB of weights, and every plain step reads them all. The
   speed-up multiplies it.
-- **10 to 45 % more speed** is what distilling drafts is reported to add. By $\alpha$ alone, at $c = 0.3$, that is what it
-  takes to rise from 0.70 to the two values printed: the upper end needs a very close copy, or a draft that is cheaper
-  too.
-- **More than 80 % kept for 3 to 5 guesses** is a common mark of a good draft. At exactly 0.8 a round of three still breaks
-  about every second time.
+- **10 to 45 % more speed** is what distilling drafts is reported to add. By $\alpha$ alone, at $c = 0.3$, that takes a rise
+  from 0.70 to the two values printed: the upper end needs a very close copy, or a draft that is cheaper too.
+- **More than 80 % kept for 3 to 5 guesses** is a common mark of a good draft. It counts per *proposed* guess, so it asks for
+  an $\alpha$, which counts per *tested* one, of 0.89 to 0.93. At $\alpha = 0.8$ a round of three breaks about every second
+  time, and 65 % of its guesses are kept.
 
 ## Recap
 
 - The chance that a guess is kept is the overlap $\sum_x \min(p(x), q(x))$, which is $1 - \mathrm{TV}(p, q)$: not nearly, exactly.
 - It rewards being *like* the target, in every bet, on the target's text. Being right about its favourite is not enough.
-- Tokens a round over $Kc + 1$ is the speed-up. A guess more pays while $\alpha^{K+1}/c$ beats it, and the last points of
+- Tokens a round over $Kc + 1$ is the speed-up. One more guess pays while $\alpha^{K+1}/c$ beats it, and the last points of
   $\alpha$ are worth most.
 
 ## Explain it back
@@ -652,8 +662,8 @@ lie above what they must beat; with a larger $c$ fewer do.
 
 ## Two things to change and rerun
 
-1. Add to `drafts` one that bets as much too little on MATH and spreads it *evenly* over the other four, so that TV stays
-   0.366. What does $\alpha$ do, and what does KL? Then one that takes it from MATH and gives it all to NONE.
+1. Add to `drafts` one that bets 0.366 too little on MATH and spreads it *evenly* over the other four, so that TV is 0.366
+   again. What does $\alpha$ do, and what does KL? Then one that takes it from MATH and gives it all to NONE.
 2. Put a question and the beginning of an answer of your own into `begun`. Find a place where the pair shares more than 0.95,
    and one where it shares less than 0.05. What does the draft not know there?
 

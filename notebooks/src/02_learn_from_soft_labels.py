@@ -12,11 +12,11 @@ the vector; write the loss with a soft label, its gradient $q - p$, and the loss
 measure why a draft should copy the odds it will serve; tell draft distillation from its relatives.
 
 **You need** [00 Meet the pair](00_meet_the_pair.ipynb) (target, draft, the overlap $\alpha$) and softmax. In formulas $p$ is
-the target's odds and $q$ the draft's, here as in the whole course. The real pair is asked about two places, everything
-else is arithmetic in float64.
+the target's odds and $q$ the draft's, here as in the whole course. The real pair is asked about two places; everything
+else is arithmetic in float64. For another pair set `LESSON_PRESET`, as 00 explains.
 
-**Time**: it runs in about half a minute on two cores with the tiny pair, about 2 minutes on a DGX Spark, most of
-that for loading the models. Reading and three exercises: three quarters of an hour. [All
+**Time**: it runs in about half a minute on two cores with the tiny pair; on a DGX Spark about 2 minutes, most of that for
+loading the models (an estimate). Reading and three exercises: three quarters of an hour. [All
 solutions](solutions/02_learn_from_soft_labels.ipynb).
 """
 
@@ -66,10 +66,10 @@ print(f"target, open: {best(open_p)}  and {len(open_p) - 6:,} others {1 - float(
 
 # %%
 math_id = tokenizer(" math", add_special_tokens=False)["input_ids"][0]
-sure = predict("With `import math` above it: of 100 draws, how many are ' math'?", 60, unit="of 100")
+math_guess = predict("With `import math` above it: of 100 draws, how many are ' math'?", 60, unit="of 100")
 
 # %%
-explain(sure, 100 * float(sure_p[math_id]), reference=97, band=2, form=".0f", exact=True)
+explain(math_guess, 100 * float(sure_p[math_id]), reference=97, band=2, form=".0f", exact=True)
 print(f"target, sure: {best(sure_p)}")
 course = {" math": 0.46, " r": 0.14, " 3": 0.10}
 print("the course's 8B:", *(f"{word!r} {odds:.2f} " for word, odds in course.items()), f"others {1 - sum(course.values()):.2f}")
@@ -77,11 +77,11 @@ print("' 3' in this tokenizer:", [tokenizer.decode([x]) for x in tokenizer(" 3",
 
 # %% [markdown]
 r"""
-The line *the course's 8B* is what Llama 3.1 8B said at such a place, on record; the two lines above it are this target's
-own. (Where ` 3` takes two tokens, its beginning is a lone space: look for `' '` instead.) All three speak of the same
-few words, and none of them means only one. That is the point: the odds say that `math.pi * r ** 2`, `r * r * 3.14` and
-`3.14 * r * r` are all good, *and how good each is to this writer*. The two places, for the five tokens that the open one
-likes best:
+The line *the course's 8B* is an example that the course brings along, not measured here; the lines that begin with *target*
+are this target's own. (Where ` 3` takes two tokens, its beginning is a lone space: look for `' '` instead.) With the tiny
+pair the open place spreads over several beginnings, those of `math.pi * r ** 2`, `r * r * 3.14` and `3.14 * r * r` among
+them. One drawn word would not tell you that; the odds do, and they say *how likely each beginning is from this writer*. The
+sure place has all but decided. Both places, for the five tokens that the open one likes best:
 """
 
 # %%
@@ -93,8 +93,8 @@ style.bars(ax, names, {"open": share(open_p), "sure": share(sure_p)})
 ax.set(ylim=(0, 1.15), ylabel="the target's odds")
 surer = "An import makes the target surer" if sure_p.max() > open_p.max() else "An import does not make this target surer"
 style.finding(ax, surer)
-told = {place: ", ".join(f"{name} {x:.2f}" for name, x in zip(names, share(p))) for place, p in p_at.items()}
-show(fig, f"The target's odds after return. Open: {told['open']}. Sure, after an import: {told['sure']}.")
+shares = {place: ", ".join(f"{name} {x:.2f}" for name, x in zip(names, share(p))) for place, p in p_at.items()}
+show(fig, f"The target's odds after return. Open: {shares['open']}. Sure, after an import: {shares['sure']}.")
 
 # %% [markdown]
 r"""
@@ -108,8 +108,8 @@ A student that believed one such label would bet everything on it. Its overlap w
 was drawn, and $x$ comes up with probability $p(x)$. So on average $\alpha = \sum_x p(x)^2$.
 
 With $n$ labels from the very same place it can count: $q(x) = n_x/n$. How large must $n$ be? This can be computed
-exactly. As $\alpha = 1 - \mathrm{TV}$, all we need is how far a count $n_x$ lies from $np(x)$ on average, and de Moivre
-knew that in 1730: $2m\binom{n}{m}p^m(1-p)^{n-m+1}$ with $m = \lfloor np \rfloor + 1$.
+exactly. As $\alpha = 1 - \mathrm{TV}$, all we need is how far a count $n_x$ lies from $n\,p(x)$ on average, and de Moivre
+knew that in 1730: $2m\binom{n}{m}p(x)^m(1-p(x))^{n-m+1}$ with $m = \lfloor n\,p(x) \rfloor + 1$.
 """
 
 # %%
@@ -170,8 +170,7 @@ show(fig, f"Mean alpha of counted labels against their number: {curves['open'][0
 # %% [markdown]
 r"""
 And no place of a text comes a thousand times. A real draft does not count, it generalises from similar places, so in
-practice one-hot labels lose less than this picture says. How much less is what notebook
-06 measures. What the picture
+practice one-hot labels lose less than this picture says. How much less is what notebook 06 measures. What the picture
 does say is where soft labels have something to give: where the target wavers.
 
 Draw labels yourself. The slider doubles their number with each step.
@@ -253,10 +252,11 @@ entropy = lambda p: float(torch.special.entr(p).sum())  # minus the sum of p log
 every_id, differences = torch.arange(len(open_p))[None], []
 for place, p in p_at.items():
     z, y = target_at[place][None], draft_at[place][None]
-    loss, kl = float(soft_label_loss(y, p[None])), float(lessonlib.kl_loss(y, every_id, z, z.logsumexp(-1)))
-    differences.append(abs(loss - entropy(p) - kl))
-    print(f"{place}: cross-entropy {loss:.2f} - entropy {entropy(p):.2f} = KL {kl:.2f} nats (rounded)")
-print(f"yours and lessonlib's differ by less than 1e-9: {max(differences) < 1e-9}")
+    loss, theirs = float(soft_label_loss(y, p[None])), float(lessonlib.kl_loss(y, every_id, z, z.logsumexp(-1)))
+    differences.append(abs(loss - entropy(p) - theirs))
+    print(f"{place}: cross-entropy {loss:.2f} - entropy {entropy(p):.2f} = KL {theirs:.2f} nats (rounded)")
+largest = max(differences)
+print(f"your KL and lessonlib's: max difference {measured(largest, '.0e')} nats, below 1e-9: {largest < 1e-9}")
 
 # %%
 import torch.nn.functional as F
@@ -272,9 +272,9 @@ So one line changes: the same function gets the vector in place of the token.
 
 ## The gradient is q - p
 
-Which way does this loss push? Written in the logits $y$ of the draft, the cross-entropy is $-\sum_x p(x)\,y_x + \log
-\sum_x e^{y_x}$, since $p$ sums to 1. The derivative of the first part in $y_x$ is $-p(x)$, that of the second is the
-softmax, $q(x)$.
+Which way does this loss push? Call the draft's logits $y$ and the target's $z$. Written in $y$, the cross-entropy is
+$-\sum_x p(x)\,y_x + \log \sum_x e^{y_x}$, since $p$ sums to 1. The derivative of the first part in $y_x$ is $-p(x)$, that
+of the second is the softmax, $q(x)$.
 
 **Exercise 2.2** (easy, 5 minutes). Write the gradient at one place.
 
@@ -308,8 +308,8 @@ soft_label_gradient = checks.ex_2_2(soft_label_gradient)
 for place, p in p_at.items():
     leaf = draft_at[place].clone().requires_grad_()
     soft_label_loss(leaf[None], p[None]).backward()
-    gap = abs(leaf.grad - soft_label_gradient(leaf.detach(), p)).max()
-    print(f"{place}: yours and autograd's differ by less than 1e-12 over {len(p):,} tokens: {bool(gap < 1e-12)}")
+    gap = float(abs(leaf.grad - soft_label_gradient(leaf.detach(), p)).max())
+    print(f"{place}: yours and autograd's, {len(p):,} tokens: max difference {measured(gap, '.0e')}, below 1e-12: {gap < 1e-12}")
 
 # %% [markdown]
 r"""
@@ -358,15 +358,30 @@ print("soft label   ", *(f"{alpha:6.2f}" for alpha in course_of(lambda i: open_p
 
 # %% [markdown]
 r"""
-With the tiny pair the drawn labels keep pace at first, by luck they can even be ahead; then they shake the student about,
-and it stays behind. A smaller learning rate calms it, at the price of more steps: that is averaging again.
+With the tiny pair these drawn labels lead after 1 and 10 steps. That is luck: on average they push like the soft label, and
+another seed may trail. Later they only shake the student about, and it stays behind. A smaller learning rate calms it, at
+the price of more steps: that is averaging again.
 
 ## T and T squared
 
-Now the sure place. The tiny target puts 0.97 on one token, and what it thinks of the *others* (that `r` is a decent second
-choice, that a bracket is a poor one) moves the loss by next to nothing. Hinton, Vinyals and Dean called it dark
-knowledge. Their way to bring it out: divide the logits of *both* models by a **distillation temperature** $T > 1$ before
-the softmax.
+Now the sure place. The tiny target puts 0.97 on one token. What it thinks of the *others*, that `r` is a decent second
+choice and a bracket a poor one, lies in the last 0.03. How much does the draft hear of it? Its logit of $x$ is pulled up by
+$p(x) - q(x)$, so never by more than $p(x)$:
+"""
+
+# %%
+favourite = int(sure_p.argmax())
+others = torch.arange(len(sure_p)) != favourite
+pull, loss_of = -soft_label_gradient(draft_at["sure"], sure_p), -sure_p * draft_at["sure"].log_softmax(-1)
+for name, which in (("the favourite", ~others), (f"the {int(others.sum()):,} others", others)):
+    print(f"{name:<17} {float(loss_of[which].sum()):.2f} of {float(loss_of.sum()):.2f} nats of loss; "
+          f"strongest pull upwards {float(pull[which].max()):.3f}, largest p(x) {float(sure_p[which].max()):.3f}")
+
+# %% [markdown]
+r"""
+Together the others have a part of the loss, but no one of them pulls with more than its own odds, so what they have to say
+hardly reaches the student. Hinton, Vinyals and Dean called it dark knowledge. Their way to bring it out: divide the logits
+of *both* models by a **distillation temperature** $T > 1$ before the softmax.
 """
 
 # %%
@@ -408,8 +423,8 @@ Softened()
 # %% [markdown]
 r"""
 What does it do to the gradient? It is $(q_T - p_T)/T$, with $q_T$ and $p_T$ the softened odds: the division inside the
-softmax gives one factor $1/T$. The other one comes from the odds. The flatter they are, the smaller is their difference,
-about as $1/T$. So the gradient shrinks as about $1/T^2$, and that is why the loss is multiplied by $T^2$.
+softmax gives one factor $1/T$. The other one comes from the odds. Once they are nearly flat, their difference too shrinks
+as $1/T$. Then the gradient shrinks as $1/T^2$, and that is why the loss is multiplied by $T^2$. First on small logits:
 """
 
 # %%
@@ -466,12 +481,14 @@ for T in (1, 2, 4):
         stored = (y[None], every_id, z[None], (z / T).logsumexp(-1)[None])
         differences.append(abs(slow - lessonlib.kl_loss(*stored, T)) / slow)
         bucketed.append(lessonlib.kl_loss(y[None], ids, z[ids], stored[3], T) / slow)
-print(f"yours and lessonlib's: largest difference below 1e-9 of the loss: {bool(max(differences) < 1e-9)}")
+largest = float(max(differences))
+print(f"yours and lessonlib's: max difference {measured(largest, '.0e')} of the loss, below 1e-9: {largest < 1e-9}")
 print("the best 64 and one bucket for the rest never say more than all:", bool(max(bucketed) <= 1))
 
 # %% [markdown]
 r"""
-lessonlib's loss runs on the 64 stored logits and one bucket for all the rest; that is what training uses ([06 Train the draft](06_train_the_draft.ipynb)).
+lessonlib's loss runs on the 64 stored logits and one bucket for all the rest; that is what training uses ([06 Train the
+draft](06_train_the_draft.ipynb)).
 
 Does $T^2$ restore the scale on the *real* vectors?
 """
@@ -489,10 +506,14 @@ for place in p_at:
 # %%
 sizes = {place: [gradient_at(target_at[place], draft_at[place], T) for T in Ts] for place in p_at}
 sizes["random"] = [gradient_at(*pair, T) for T in Ts]
+for place, size in sizes.items():
+    print(f"{place:<6}  times T squared, {size[0] / size[2] / 4**2:.2g} times smaller at T = 4 than at T = 1, and "
+          f"{size[0] / size[-1] / 64**2:.2g} times at T = 64")
 steady = all(abs(size[-2] / size[-1] / 4 - 1) < 0.02 for size in sizes.values())
 print("from T = 32 to 64 every gradient is 4 times smaller, within 2 %:", steady)
-for place, size in sizes.items():
-    print(f"from T = 1 to 4: {place} {measured(size[0] / size[2], '.0f')} times smaller, where T squared says 16")
+limits = {place: float((draft_at[place] - z).std(correction=0)) / len(z) ** 0.5 for place, z in target_at.items()}
+near = all(abs(sizes[place][-1] * 64**2 / limit - 1) < 0.05 for place, limit in limits.items())
+print(f"at T = 64 it is the standard deviation of y - z over the root of {len(open_p):,}, within 5 %: {near}")
 
 # %%
 fig, ax = style.figure(7.0, 3.0)
@@ -503,18 +524,25 @@ ax.set(xscale="log", yscale="log", xticks=Ts, xlabel="T", ylabel="gradient times
 ax.set_xticks(Ts, [str(T) for T in Ts])
 ax.minorticks_off()
 ax.legend(frameon=False)
-restored = "restores the scale once T outgrows the logits" if steady else "does not restore the scale by T = 64"
-style.finding(ax, f"T squared {restored}")
-told = ", ".join(f"{place} {values[0]:.1f}" for place, values in rescaled.items())
-show(fig, f"The gradient times T squared, over its value at T = 64. At T = 1: {told}; all three end at 1.")
+settled = next(T for i, T in enumerate(Ts) if all(abs(v - 1) < 0.2 for values in rescaled.values() for v in values[i:]))
+smaller = " and ".join(f"{rescaled[place][0]:.2g}" for place in p_at)
+style.finding(ax, f"Times T squared, the real gradients end {smaller} times smaller")
+beginnings_at = ", ".join(f"{place} {values[0]:.1f}" for place, values in rescaled.items())
+show(fig, f"The gradient times T squared, over its value at T = 64. At T = 1: {beginnings_at}. From T = {settled} on all three "
+          "are within 20 % of their end at 1.")
 
 # %% [markdown]
 r"""
-The rule $1/T^2$ is a limit, for logits that are small beside $T$. On the random ones it holds from the start; a real
-model's logits spread much wider, and until $T$ outgrows that spread the gradient moves in its own way: the odds are still
-leaving the favourite for the tail. Once it holds, you see *what* is being learnt. With $T^2$ the loss tends to half the
-variance of $y - z$, the difference of both models' logits, taken over the whole vocabulary with equal weights. The draft
-is asked to copy every logit equally well, and a token that is never said counts as much as the one that always is.
+So $T^2$ does *not* give back the size that the gradient had at $T = 1$. The rule $1/T^2$ is a limit, for logits that are
+small beside $T$. On the random ones it holds from the start. A real model's logits spread much wider, and until $T$ outgrows
+that spread the gradient goes its own way: with the tiny pair, times $T^2$, it even grows at the sure place up to $T = 2$,
+and at $T = 4$ it is 13 and 14 times smaller than at $T = 1$. From about $T = 8$ on $T^2$ keeps a size, and that size is
+small, because the vocabulary is large: a gradient that sat on a few likely tokens has been spread over all $V$ of them. Its
+length times $T^2$ tends to the standard deviation of $y - z$ divided by $\sqrt{V}$.
+
+In the limit you see *what* is being learnt, too. With $T^2$ the loss tends to half the variance of $y - z$, taken over the
+whole vocabulary with equal weights. The draft is asked to copy every logit equally well, and a token that is never said
+counts as much as the one that always is.
 
 ## Copy what you serve
 
@@ -527,31 +555,37 @@ how steeply the odds fall: the logit of rank $r$ is $-a\log r$. Every $T$ gives 
 """
 
 # %%
-from lessonlib.workbook.explorables.nb02 import Served, fitted, kept, log_odds
+from lessonlib.workbook.explorables.nb02 import Served, alpha_served, fitted, log_probs
 
 top = {place: found.values for place, found in best64.items()}
 a = fitted(top["sure"], 1)
-distance = lambda steepness: float(distil_loss(top["sure"], log_odds(steepness), 1))
+distance = lambda steepness: float(distil_loss(top["sure"], log_probs(steepness), 1))
 print(f"best a at T = 1: {a:.1f}; a little less or more is worse:", distance(a) < min(distance(a - 0.02), distance(a + 0.02)))
-hot = predict(f"Learnt at T = 1, alpha is {float(kept(top['sure'], a)):.2f}. And learnt at T = 4?", 0.95)
+hot = predict(f"Learnt at T = 1, alpha is {float(alpha_served(top['sure'], a)):.2f}. And learnt at T = 4?", 0.95)
 
 # %%
-explain(hot, kept(top["sure"], fitted(top["sure"], 4)), reference=0.85, band=0.03, form=".2f", exact=True)
+explain(hot, alpha_served(top["sure"], fitted(top["sure"], 4)), reference=0.85, band=0.03, form=".2f", exact=True)
 print("                      alpha of drafts learnt at")
 print("place  serving at  ", *(f"T = {T:<5g}" for T in (0.5, 1, 2, 4, 8)), " right favourite")
 for place, z in top.items():
     steepness = [fitted(z, T) for T in (0.5, 1, 2, 4, 8)]
     for serving in (0.5, 1.0, 1.5):
-        alphas = " ".join(f"{float(kept(z, one, serving)):<9.2f}" for one in steepness)
-        print(f"{place:<6} {serving:<12} {alphas}  {sum(int(log_odds(one).argmax()) == 0 for one in steepness)} of 5")
+        alphas = " ".join(f"{float(alpha_served(z, one, serving)):<9.2f}" for one in steepness)
+        print(f"{place:<6} {serving:<12} {alphas}  {sum(int(log_probs(one).argmax()) == 0 for one in steepness)} of 5")
+
+# %%
+tried = [T / 10 for T in range(5, 81)]
+for place, z in top.items():
+    learnt = torch.tensor([fitted(z, T) for T in tried], dtype=z.dtype)
+    best_T = {serving: tried[int(alpha_served(z, learnt, serving).argmax())] for serving in (0.5, 1.0, 2.0)}
+    print(f"{place:<6} best T:", "  ".join(f"serving at {serving:g}: {measured(T, '.1f')}" for serving, T in best_T.items()))
 
 # %% [markdown]
 r"""
 Two things to read off. The last column is Hinton's test, and this student passes it always: the favourite is right
-whatever $T$ was. What differs is $\alpha$. And with the tiny pair the best $T$ of a row moves up with the temperature
-that is served. So start at $T = 1$
-where you serve at 1, and if you try another $T$, measure $\alpha$ *at the temperature you serve*, never at $T$.
-(Notebook [09](09_break_it.ipynb) does it wrong on purpose with a real draft.) Move the sliders:
+whatever $T$ was. What differs is $\alpha$. And with the tiny pair the best $T$ moves up with the temperature that is
+served. So start at $T = 1$ where you serve at 1, and if you try another $T$, measure $\alpha$ *at the temperature you
+serve*, never at $T$. (Notebook [09](09_break_it.ipynb) does it wrong on purpose with a real draft.) Move the sliders:
 """
 
 # %%
@@ -559,9 +593,9 @@ Served({f"the {place} place": (top[place], words[place]) for place in ("sure", "
 
 # %% [markdown]
 r"""
-Put *serving* to 0.5, then to 2, and follow the top of the curve. It moves up with the served temperature and is not equal
-to it: with the tiny pair, serving at 2, it lies at 1.4 at the sure place and at 3.5 at the open one. KL is not $\alpha$.
-Which divergence comes closer is the subject of notebook 03.
+Put *serving* to 0.5, then to 2, and follow the top of the curve. It moves up with the served temperature and need not be
+equal to it: with the tiny pair, serving at 2, it lies below 2 at the sure place and above it at the open one, as printed.
+KL is not $\alpha$. Which divergence comes closer is the subject of notebook 03.
 
 ## What it is, and what it is not
 
@@ -595,7 +629,7 @@ predicts people best is not the one whose guesses this target keeps, and the sam
 target samples. Perplexity measures the last column, $\alpha$ the first one.
 
 Often a little ordinary cross-entropy is added to steady the training, with a weight $w$. Its gradient is $(q - p) + w(q -
-\text{onehot})$, which is zero at $q = (p + w h)/(1 + w)$, with $h$ the odds of that text:
+\text{onehot})$, which on average is zero at $q = (p + w h)/(1 + w)$, with $h$ the odds of that text:
 """
 
 # %%
@@ -652,8 +686,9 @@ notebook 10. Heads that guess two and three tokens ahead at once are notebook 11
   one-hot label adds is noise, most where the target wavers.
 - KL is cross-entropy against the whole vector minus the target's entropy, which no draft can change. One line of code
   differs from ordinary training.
-- $T$ shows the loss the small odds, and $T^2$ gives the gradient its scale back. A draft should copy what it serves: start
-  at $T = 1$, and measure $\alpha$ at the served temperature.
+- $T$ shows the loss the small odds. $T^2$ undoes a shrinking by $1/T^2$, and that rule holds only once $T$ outgrows the
+  logits; on real vectors the gradient can come out many times smaller all the same. A draft should copy what it serves: start at
+  $T = 1$, and measure $\alpha$ at the served temperature.
 
 ## Explain it back
 
@@ -682,8 +717,10 @@ $p$. $\sum_x p(x)^2$ near 1 says so.
 
 <details><summary>Why is the loss multiplied by T squared and not by T?</summary>
 
-The gradient has two factors of $1/T$: one from the slope of $y/T$, one because flattened odds differ less. With the
-square, $T$ can be changed, or mixed with an ordinary loss, without a new learning rate.
+For logits small beside $T$ the gradient has two factors of $1/T$: one from the slope of $y/T$, one because flattened odds
+differ less. There the square keeps its size whatever $T$ is, so that the loss can be mixed with an ordinary one. On a real
+vocabulary measure it: above, times $T^2$, the gradient at $T = 4$ was still many times smaller than at $T = 1$, so the
+weight of such a mixture, or the learning rate, has to be looked at again.
 
 </details>
 
@@ -698,8 +735,10 @@ widely. Measure $\alpha$ at the temperature you serve.
 
 1. Change the two beginnings, for example to `"The capital of France is"` and `"Here is"`, and the request to one of your
    own. Which places need the most labels? Compare with their entropy.
-2. In the smallest student, replace `ranks.log()` by `ranks` in `log_odds` (in
-   `lessonlib/workbook/explorables/nb02.py`): odds that fall geometrically. Where is the best $T$ now?
+2. Give the smallest student odds that fall geometrically. In a new cell: `import lessonlib.workbook.explorables.nb02 as toy`
+   and `toy.log_probs = lambda a, T=1.0: (-torch.as_tensor(a)[..., None] * torch.arange(1, 65) / T).log_softmax(-1)`. Then
+   run the table and the best $T$ below it again. Where does this student keep more? Does its best $T$ still follow the
+   served temperature?
 
 **Next**: [03 Pick a divergence](03_pick_a_divergence.ipynb). Back to [01 Measure overlap](01_measure_overlap.ipynb). The
 map of the course is in the [README](../README.md).

@@ -11,7 +11,7 @@ its result; see why perplexity answers another question; look for the places whe
 stored odds, without the target.
 
 **You need** notebook [01](01_measure_overlap.ipynb) (overlap, alpha) and, for the last section, the label store of
-[04 Build the dataset](04_build_the_dataset.ipynb). The answers are the course's own, so nothing is drawn here. In formulas
+[04 Build the data set](04_build_the_dataset.ipynb). The answers are the course's own, so nothing is drawn here. In formulas
 $p$ is the target and $q$ the draft.
 
 **Time**: it runs in about a minute and a half on two cores with the tiny pair, about 10 minutes on a DGX Spark. Reading
@@ -55,12 +55,12 @@ def odds_after(model, text):
     return model(torch.tensor([text], device=model.device)).logits[0, -1].float().softmax(-1)
 
 prompt, answer = seqs[0]
-slow = []
+one_by_one = []
 print("place  written         the target's favourite   the draft's favourite    overlap")
 for j in range(8):
     before = prompt + answer[:j]  # the true text so far, whatever the draft would have guessed
     p, q = odds_after(target, before), odds_after(draft, before)
-    slow.append((p, q))
+    one_by_one.append((p, q))
     written, *liked = (repr(tokenizer.decode([int(token)])) for token in (answer[j], p.argmax(), q.argmax()))
     favourites = f"{liked[0]:<14} {p.max():.2f}      {liked[1]:<14} {q.max():.2f}"
     print(f"{j + 1:>5}  {written:<14}  {favourites}      {torch.minimum(p, q).sum():.2f}")
@@ -85,8 +85,8 @@ tokens, one row for each.
 
 <details><summary>Hint</summary>
 
-`model(torch.tensor([prompt_ids + resp_ids], device=model.device)).logits` has the shape $[1, S, V]$ with $S = s + R$. The
-first row wanted is $s - 1$, the last one $S - 2$: in Python, `[s - 1:-1]`.
+`model(torch.tensor([prompt_ids + resp_ids], device=model.device)).logits` has the shape $[1, s + R, V]$. The first
+row wanted is $s - 1$, the last one $s + R - 2$: in Python, `[s - 1:-1]`.
 
 </details>
 
@@ -121,10 +121,10 @@ one_pass, start = (perf_counter() - start) / len(answer), perf_counter()
 for model in (target, draft):
     odds_after(model, prompt + answer[:7])
 one_place = perf_counter() - start
-difference = max(float(abs(row - odds[j]).max()) for j, both in enumerate(slow) for row, odds in zip(both, at_once))
+difference = max(float(abs(row - odds[j]).max()) for j, both in enumerate(one_by_one) for row, odds in zip(both, at_once))
 print(f"place by place and at once: the odds differ by at most {measured(difference, '.0e')}, below 1e-5: {difference < 1e-5}")
-one_by_one, one_pass = (measured(1e3 * seconds, ".0f", "ms") for seconds in (one_place, one_pass))
-print(f"time a place: {one_by_one} one by one, {one_pass} at once")
+took = [measured(1e3 * seconds, ".0f", "ms") for seconds in (one_place, one_pass)]
+print(f"time a place: {took[0]} one by one, {took[1]} at once")
 
 # %% [markdown]
 r"""
@@ -136,9 +136,11 @@ divided by the temperature $T$ that will be served:
 $$a_t = \sum_x \min(p_t(x), q_t(x)), \qquad \text{top}_t = [\arg\max p_t = \arg\max q_t], \qquad
 \mathrm{KL}_t = \sum_x p_t(x) \log \frac{p_t(x)}{q_t(x)}.$$
 
-The mean of the $a_t$ is the **offline alpha**. It is exact for the first guess of a round. For later guesses it is an
-approximation: there the text so far ends in guesses of the draft's, which may be such as the target would hardly write.
-That, and the cost of a draft step, is what only the decoder can show (notebook [08](08_decode_and_score.ipynb)). Everything else is seen from here.
+The mean of the $a_t$ is the **offline alpha**. At each place $a_t$ is exactly the chance that a first guess made *there* is
+kept. The mean over all places is not quite the share of first guesses kept: a new round begins right after a refusal, and
+hard places come in runs. Nor is it that of later guesses, which are tested only after guesses that were kept: after text
+that both models like, more often than the target alone would write it. How much that matters, and what a draft step costs,
+the decoder shows (notebook [08](08_decode_and_score.ipynb)).
 
 Three rules keep it honest. The text is *held out*, no draft was trained on it. It was *written by the target* at the
 temperature that is served. And the mean goes over *positions*: rounds are played at positions, and a long answer has more
@@ -184,18 +186,18 @@ offline_alpha = checks.ex_5_2(offline_alpha)
 # %% [markdown]
 r"""
 lessonlib's version reads answers of like length together and never holds more than 512 rows of logits. It can also
-measure several drafts while the target, which costs the most, reads the text once. Yours against it on four answers; with
-the draft from the shelf goes one that was never trained at all, the target's own first layers.
+measure several drafts while the target, which costs the most, reads the text once. It reads four answers, and on the first two yours must
+agree. With the draft from the shelf goes one that was never trained at all, the target's own first layers.
 """
 
 # %%
 from lessonlib.measure.offline import alpha_gain, offline_alphas
 
 raw = lesson.fresh("B", target.dtype)
-yours = offline_alpha(draft, target, seqs[:4])
+yours = offline_alpha(draft, target, seqs[:2])[3].cpu()
 shelf, truncated = offline_alphas([draft, raw], target, seqs[:4])
-difference = abs(yours[3].cpu() - torch.from_numpy(shelf.per_position)).max().item()
-print(f"largest difference at any of {len(shelf.per_position)} positions: "
+difference = abs(yours - torch.from_numpy(shelf.per_position[:len(yours)])).max().item()
+print(f"largest difference at any of {len(yours)} positions: "
       f"{measured(difference, '.0e')}, below 1e-4: {difference < 1e-4}")
 for name, result in {"off the shelf": shelf, f"first {raw.config.num_hidden_layers} layers, raw": truncated}.items():
     print(f"{name:<20} alpha {result.alpha:.2f}   top-1 {result.top1:.2f}   KL {result.kl:.1f} nats")
@@ -229,6 +231,7 @@ def facts(prompt_ids, resp_ids):
 alpha_here = predict("The off-the-shelf draft has never read a chat. Its alpha at T = 1 on the target's answers?", 0.6)
 
 # %%
+from lessonlib.files import DATA, read_json
 from lessonlib.progress import Progress
 
 progress, read = Progress("reading", int(lengths.sum()), "positions"), []
@@ -238,7 +241,8 @@ for pair in seqs:
 seconds = progress.finish()
 all_of = {name: np.concatenate([found[name] for found in read]) for name in read[0]}
 overlap = all_of["overlap 1.0"]
-explain(alpha_here, overlap.mean(), reference=0.43, band=0.04, form=".3f", exact=True)
+on_record = read_json(DATA / "reference" / "off_the_shelf.json")["before_distillation"]
+explain(alpha_here, overlap.mean(), reference=on_record["heldout"]["alpha"]["value"], band=0.04, form=".3f", exact=True)
 
 # %% [markdown]
 r"""
@@ -248,9 +252,6 @@ measurement takes its place below.)
 """
 
 # %%
-from lessonlib.files import DATA, read_json
-
-on_record = read_json(DATA / "reference" / "off_the_shelf.json")["before_distillation"]
 here_by_answer = np.array([found["overlap 1.0"].mean() for found in read])
 if tiny:
     alpha_of, length_of = (np.array(on_record["heldout"][name]) for name in ("alpha_by_answer", "answer_lengths"))
@@ -282,8 +283,8 @@ Without coins the result is the same each time, but for *this* text. Other answe
 can it be? The usual recipe is the **bootstrap**: draw as many pieces as you have, with replacement, from your own data;
 take the mean; repeat; the middle 95 % of the means are the interval.
 
-The question is what a *piece* is. There are a few thousand positions, so one could redraw positions. Or redraw whole
-answers, each with all of its positions. How much wider is the second interval?
+The question is what a *piece* is. There are nearly two thousand positions with the tiny pair, so one could redraw positions.
+Or redraw whole answers, each with all of its positions. How much wider is the second interval? (Both with seed 0.)
 """
 
 # %%
@@ -338,24 +339,24 @@ explain(wider, np.ptp(by_answer) / np.ptp(by_position), reference=2.4, band=0.6,
 # %%
 from lessonlib.measure.estimate import ratio_estimate
 
-fast = ratio_estimate(totals, lengths)  # what lessonlib's offline_alpha hands back as .alpha
-difference = np.abs(np.subtract((fast.low, fast.high), by_answer)).max()
+library = ratio_estimate(totals, lengths)  # what lessonlib's offline_alpha hands back as .alpha
+difference = np.abs(np.subtract((library.low, library.high), by_answer)).max()
 print(f"lessonlib's interval differs from yours by at most {difference:.0e}")
 
 # %% [markdown]
 r"""
 **Why.** Positions of one answer are not independent. An answer is code or it is prose, on a common subject or a rare one,
-and all its places share that. With a correlation $\rho$ between two positions of one answer and $m$ positions each, the
-variance of the mean is $1 + (m - 1)\rho$ times what independent positions would give. A small $\rho$ is enough, since $m$
+and all its places share that. With a correlation $\rho$ between two positions of one answer and $L$ positions each, the
+variance of the mean is $1 + (L - 1)\rho$ times what independent positions would give. A small $\rho$ is enough, since $L$
 is not small. Here it is, estimated from the spread of the answers' means:
 """
 
 # %%
-m, between = lengths.mean(), here_by_answer.var(ddof=1)
+L, between = lengths.mean(), here_by_answer.var(ddof=1)
 within = np.mean([found["overlap 1.0"].var(ddof=1) for found in read])
-rho = max(0.0, (between - within / m) / (between - within / m + within))
-print(f"correlation of two positions of one answer: {rho:.3f}; positions an answer: {m:.0f}")
-print(f"so the interval should be about sqrt(1 + {m - 1:.0f} x {rho:.3f}) = {np.sqrt(1 + (m - 1) * rho):.1f} times as wide")
+rho = max(0.0, (between - within / L) / (between - within / L + within))
+print(f"correlation of two positions of one answer: {rho:.3f}; positions an answer: {L:.0f}")
+print(f"so the interval should be about sqrt(1 + {L - 1:.0f} x {rho:.3f}) = {np.sqrt(1 + (L - 1) * rho):.1f} times as wide")
 
 # %% [markdown]
 r"""
@@ -423,14 +424,13 @@ greedy = lesson.answers("heldout-greedy").sequences()[:COUNT]
 top1 = predict(f"Top-1 was {all_of['same'].mean():.2f} on the sampled answers. And on greedy ones?", 0.4)
 
 # %%
-full = [offline_alpha(draft, target, [pair])[1] * len(pair[1]) for pair in greedy[:2]]
+full = offline_alpha(draft, target, greedy[:1])[1] * len(greedy[0][1])
 agreed = [(response_logits(draft, *pair).argmax(-1).cpu() == torch.tensor(pair[1])).sum().item() for pair in greedy]
-print("both models read, or the draft alone, two answers: the same count:", [round(count) for count in full] == agreed[:2])
+print("both models read, or the draft alone, one answer: the same count:", round(full) == agreed[0])
 greedy_lengths = np.array([len(resp) for _, resp in greedy])
-found = ratio_estimate(agreed, greedy_lengths)
-explain(top1, found, reference=0.47, band=0.05, form=".3f", exact=True)
-recorded = on_record["heldout-greedy"]["top1"]
-print(f"interval {found.interval('.3f')}; on record, tiny pair, 500 answers: "
+on_greedy, recorded = ratio_estimate(agreed, greedy_lengths), on_record["heldout-greedy"]["top1"]
+explain(top1, on_greedy, reference=recorded["value"], band=0.05, form=".3f", exact=True)
+print(f"interval {on_greedy.interval('.3f')}; on record, tiny pair, 500 answers: "
       f"{recorded['value']:.3f} [{recorded['low']:.3f}, {recorded['high']:.3f}]")
 
 # %% [markdown]
@@ -537,7 +537,7 @@ def bucket(values, starts, form):
 # %% [markdown]
 r"""
 **By how unsure the target is.** The entropy of $p$ is 0 where only one token will do, and about $\log n$ where $n$ tokens
-are equally good. After "The capital of" one word fits; after "Here is a poem about" hundreds do, and two writers of
+are equally good. After "The capital of France is" one word fits; after "Here is a poem about" hundreds do, and two writers of
 different taste share little.
 """
 
@@ -625,6 +625,8 @@ So long prompts help? Before you believe it, split the same answers by source, a
 """
 
 # %%
+from collections import Counter
+
 print("source             answers   median prompt   shorter half             longer half")
 for name in sorted(set(sources)):
     inside = sources == name
@@ -632,12 +634,14 @@ for name in sorted(set(sources)):
     halves = [inside & (prompt_tokens <= middle), inside & (prompt_tokens > middle)]
     shown = [f"{alpha_when(half):.2f} {alpha_when(half).interval('.2f')}" if half.any() else "-" for half in halves]
     print(f"{name:<18} {inside.sum():>7} {middle:>8.0f} tokens   {shown[0]:<22}   {shown[1]}")
+of_long = Counter(sources[long].tolist()).most_common()
+print(f"prompts of 128 tokens or more: {', '.join(f'{count} from {name}' for name, count in of_long)}")
 
 # %% [markdown]
 r"""
-Compare the two columns *within* each source. With the tiny pair they hardly differ, and the whole effect is that the long
-prompts are one source: code to complete, which suits the draft whatever its length. A quantity that moves with the mixture is no
-effect of its own.
+Compare the two columns *within* each source, then read the last line. With the tiny pair the columns hardly differ, and six in
+seven of the long prompts come from one source: code to complete, which suits the draft whatever its length. A quantity that
+moves with the mixture is no effect of its own.
 
 To measure the length alone, hold everything else fixed: the same prompts and the same answers, once as they are and once
 at the end of a long conversation about other things. Both models read the longer text. (The target did not write these
@@ -649,7 +653,7 @@ and stays in the cache.
 import os
 from lessonlib.pair.step import step_of
 
-messages, earlier = [], [row for row in answers.rows if row["resp_ids"]][-6:]
+messages, earlier = [], [row for row in answers.rows if row["resp_ids"]][-5:]
 for row in earlier:
     messages += [{"role": "user", "content": lesson.prompts.heldout[row["row"]]["prompt"]},
                  {"role": "assistant", "content": tokenizer.decode(row["resp_ids"], skip_special_tokens=True)}]
@@ -687,7 +691,7 @@ r"""
 Read the last two lines together. Where alpha falls, a part may be the target's own doing: its odds changed too, and a text
 that it finds less likely is one that it would less likely have written there. The rest is the draft's. That of the tiny pair learned on
 pieces of 512 tokens, and never saw a conversation. A draft is only to be trusted at lengths at which it was measured, and
-it is only likely to be good at lengths at which it was trained: some long rows belong into its training data.
+it is only likely to be good at lengths at which it was trained: some long rows belong in its training data.
 
 ## A bracket from the store
 
@@ -743,20 +747,20 @@ def bracket_at(p_top, q, ids):
     rest[ids] = 0
     return [float(end) for end in bracket(p_top, q[ids], rest)]
 
-slow, truth = [], []
+brackets, full_overlap = [], []
 with TemporaryDirectory() as folder:
-    store = lessonlib.score_answers(target, Answers(answers.header, rows[:4]), Path(folder) / "labels", 64, show=False)
-    fast = alpha_bracket(draft, store)
+    store = lessonlib.score_answers(target, Answers(answers.header, rows[:3]), Path(folder) / "labels", 64, show=False)
+    library = alpha_bracket(draft, store)
     for i in range(len(store)):
         pair, (ids, gaps, lse) = store.sequence(i), store.kl_inputs(i)
         p_top, q = (gaps - lse[:, None]).exp(), response_logits(draft, *pair).double().softmax(-1).cpu()
-        slow += [bracket_at(*row) for row in zip(p_top, q, ids)]
-        truth.append(read[seqs.index(pair)]["overlap 1.0"])
+        brackets += [bracket_at(*row) for row in zip(p_top, q, ids)]
+        full_overlap.append(read[seqs.index(pair)]["overlap 1.0"])
 
 # %%
-(low, high), truth = np.array(slow).T, np.concatenate(truth)
+(low, high), truth = np.array(brackets).T, np.concatenate(full_overlap)
 inside = (low - 1e-3 <= truth) & (truth <= high + 1e-3)
-difference = max(abs(low.mean() - fast.low), abs(high.mean() - fast.high))
+difference = max(abs(low.mean() - library.low), abs(high.mean() - library.high))
 print(f"from the store: alpha lies between {low.mean():.3f} and {high.mean():.3f}; from full logits it is {truth.mean():.3f}")
 print(f"inside at {inside.sum()} of {len(truth)} positions, to 0.001")
 print(f"yours and lessonlib's differ by {measured(difference, '.0e')}, below 1e-5: {difference < 1e-5}")
@@ -769,14 +773,14 @@ How does its width depend on $k$? From full logits of two answers, cut to their 
 # %%
 p, q = (torch.cat([response_logits(model, *pair) for pair in seqs[:2]]).double().softmax(-1).cpu()
         for model in (target, draft))
-truth = torch.minimum(p, q).sum(-1).mean()
+whole = torch.minimum(p, q).sum(-1).mean()
 print("   k   stored mass   alpha between        width")
 for k in (1, 8, 64, 512):
     top = p.topk(k)
     low, high = np.mean([bracket_at(*row) for row in zip(top.values, q, top.indices)], axis=0)
-    assert low - 1e-9 <= truth <= high + 1e-9
+    assert low - 1e-9 <= whole <= high + 1e-9
     print(f"{k:>4} {top.values.sum(-1).mean():>13.3f}   {low:.3f} and {high:.3f} {high - low:>12.3f}")
-print(f"from full logits: {truth:.3f}")
+print(f"from full logits: {whole:.3f}")
 
 # %% [markdown]
 r"""
@@ -787,7 +791,7 @@ measurement can tell.
 ## Recap
 
 - Offline alpha is the mean of $\sum_x \min(p, q)$ at every position of held-out text that the target wrote: one pass of
-  each model, no coins, exact for the first guess of a round. Greedily, it is top-1 on greedy text.
+  each model, no coins; exact at every place for a guess made there. Greedily, it is top-1 on greedy text.
 - Its interval redraws whole answers, because positions of one answer resemble each other; two drafts are compared on the
   same answers, by redrawing the differences.
 - Perplexity mixes in the target's own uncertainty and is no measure of overlap. Alpha depends on the domain, on entropy, and
@@ -797,17 +801,17 @@ measurement can tell.
 
 Say each answer aloud before you open it.
 
-<details><summary>Why is offline alpha exact for the first guess and not for the third?</summary>
+<details><summary>Why does the overlap at a place hold exactly for a first guess made there, and not for a third?</summary>
 
-The first guess of a round follows text that the target wrote, as every position here does. The third follows two guesses
-of the draft's. When sampling, they may be unlikely under the target though they were kept, and offline no position has such a
-prefix in the right proportion.
+A first guess follows text that is settled, and settled text is distributed as the target's own, like the text here. A third
+guess is tested only where the two before it were kept, that is after tokens that both models like, more often than the
+target alone would write them. Offline no place has such text before it in the right proportion.
 
 </details>
 
-<details><summary>A colleague reports alpha 0.612 plus or minus 0.003 from 20 answers of 500 tokens. What do you ask?</summary>
+<details><summary>A colleague reports alpha 0.612 plus or minus 0.006 from 20 answers of 500 tokens. What do you ask?</summary>
 
-What was redrawn. 10,000 independent positions would give such an interval. Twenty answers are twenty pieces.
+What was redrawn. 10,000 independent positions would give such a 95 % interval. Twenty answers are twenty pieces.
 
 </details>
 
@@ -839,5 +843,5 @@ put the same prompts behind longer contexts and measure the change.
    below. Where does it lose its alpha, in other places or everywhere? (What is on record is then another draft's.)
 
 **Next**: [06 Train the draft](06_train_the_draft.ipynb), which moves the numbers that you can now measure. Back:
-[04 Build the dataset](04_build_the_dataset.ipynb).
+[04 Build the data set](04_build_the_dataset.ipynb).
 """

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lessonlib.workbook import checks
-from lessonlib.workbook.exercise import STAGES, Exercise, Mistake, NotRight, brief
+from lessonlib.workbook import checks, rules
+from lessonlib.workbook.exercise import STAGES, Exercise, Mistake, NotRight, Property, brief
 
 EXERCISES = {name: getattr(checks, name) for name in checks.__all__}
 SLIPS = [(name, mistake) for name, exercise in EXERCISES.items() for mistake in exercise.mistakes]
@@ -70,6 +70,25 @@ def test_an_answer_that_is_merely_wrong_gets_no_false_diagnosis(name):
 def test_a_check_says_the_same_every_time(name):
     answer = EXERCISES[name].mistakes[0].answer
     assert EXERCISES[name].judge(answer) == EXERCISES[name].judge(answer)
+    assert not rules.ADDRESS.search(flat(EXERCISES[name].judge(answer).text))
+
+
+@pytest.mark.parametrize("value", [{}, 1j, np.array([None, "a"])], ids=["mapping", "complex", "objects"])
+@pytest.mark.parametrize("name", EXERCISES)
+def test_whatever_is_handed_back_is_judged(name, value):
+    verdict = EXERCISES[name].judge(lambda *args: value)
+    assert verdict.state == "wrong" and verdict.mistake is None
+
+
+def test_the_property_of_0_1_tries_several_pairs():
+    seen = set()
+
+    def mine(p, q):
+        seen.add((p, q) if len(p) == 50 else None)
+        return checks.ex_0_1.library(p, q)
+
+    assert checks.ex_0_1.judge(mine).state == "right"
+    assert len({tuple(p.tolist()) for p, _ in filter(None, seen)}) == 5
 
 
 def numpy_ratio_upside_down(target_probs, draft_probs):
@@ -166,6 +185,15 @@ def test_a_function_that_raises_shows_its_error_and_its_line():
     assert "got it stopped with IndexError: index 17 is out of bounds" in said and "in the line: return 2 * x[17]" in said
 
 
+def test_under_a_decorator_the_line_is_still_the_readers():
+    @torch.inference_mode()
+    def double(x):
+        return 2 * x[17]
+
+    said = flat(doubling().judge(double).text)
+    assert "in the line: return 2 * x[17]" in said and "kwargs" not in said
+
+
 def test_what_a_wrong_function_printed_is_shown_and_what_a_right_one_printed_is_not(capsys):
     def chatty(x):
         print("x is", x)
@@ -190,8 +218,6 @@ def test_strict_raises_what_it_would_have_said(answer, monkeypatch):
 
 
 def test_a_property_is_checked_last_and_said_in_words():
-    from lessonlib.workbook.exercise import Property
-
     calls = []
 
     def forgetful(x):
@@ -201,6 +227,67 @@ def test_a_property_is_checked_last_and_said_in_words():
     holds = Property("f(x) = x + x", lambda fn, rng: bool((fn(torch.ones(1)) == 2).all()), "it remembers earlier calls")
     said = flat(doubling(properties=[holds]).judge(forgetful).text)
     assert "(property)" in said and "wanted f(x) = x + x" in said and "it remembers earlier calls" in said
+
+
+def test_an_error_in_a_property_is_told_and_not_raised():
+    def particular(x):
+        assert len(x) < 4, "so long?"
+        return 2 * x
+
+    long = Property("f(x) = x + x", lambda fn, rng: bool((fn(torch.ones(9)) == 2).all()), "it remembers earlier calls")
+    said = flat(doubling(properties=[long]).judge(particular).text)
+    assert "(property)" in said and "got it stopped with AssertionError: so long?" in said and "wanted f(x) = x + x" in said
+    assert 'in the line: assert len(x) < 4, "so long?"' in said and "remembers" not in said
+    curious = Property("f(x) knows its home", lambda fn, rng: fn(torch.ones(1)).home, "it is homeless")
+    said = flat(doubling(properties=[curious]).judge(double).text)
+    assert "AttributeError" in said and "in the line" not in said and "the check could not go on" in said
+
+
+def ends(x):
+    """The first and the last number of x, and a word for which is larger."""
+    return x[0], x[-1], "first" if x[0] > x[-1] else "last"
+
+
+def pair(x):
+    """The first and the last number of x."""
+    return x[0], x[-1]
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (ends, None),
+        (lambda x: (*pair(x), "last"), "not right yet (value)"),
+        (lambda x: (*pair(x), x[0] > x[-1]), "not right yet (type)"),
+        (lambda x: (*pair(x), None), "not right yet (type)"),
+    ],
+    ids=["right", "other word", "no word", "nothing"],
+)
+def test_words_are_compared_as_values(answer, said):
+    verdict = doubling(library=ends, edges=[]).judge(answer)
+    assert said in verdict.text if said else verdict.state == "right", verdict.text
+
+
+@pytest.mark.parametrize(
+    "answer, state, said",
+    [
+        (lambda x: torch.stack(pair(x)), "right", "✓"),
+        (lambda x: np.array([x[0], x[-1]]), "right", "✓"),
+        (lambda x: torch.stack([*pair(x), x[0]]), "wrong", "(an array of shape [3]) wanted"),
+        (lambda x: torch.stack(pair(x)) + 1, "wrong", "not right yet (edge case)"),
+        (lambda x: x.sum(), "wrong", "(one value) wanted"),
+    ],
+    ids=["tensor", "array", "three", "value", "one"],
+)
+def test_an_array_does_for_a_tuple(answer, state, said):
+    verdict = doubling(library=pair).judge(answer)
+    assert verdict.state == state and said in flat(verdict.text), verdict.text
+
+
+def test_a_difference_behind_three_digits_is_shown():
+    third = torch.tensor([1 / 3], dtype=torch.float64)
+    text = flat(doubling(edges=[("a third", (third,))]).judge(lambda x: 2 * x + 1e-5).text)
+    assert "got [0.66667667] wanted [0.66666667]" in text
 
 
 def test_an_error_in_the_library_is_the_authors_and_not_the_readers():
@@ -220,6 +307,7 @@ def test_an_error_in_the_library_is_the_authors_and_not_the_readers():
         (list(range(10)), "[0, 1, 2, 3, 4, 5, 6, 7, ...]"),
         (None, "None"),
         (torch.tensor(3), "3"),
+        (flat, "<function flat>"),
     ],
 )
 def test_values_are_said_briefly(value, said):

@@ -27,7 +27,7 @@ def closed_form(alpha, K):
 
 
 def closed_form_one_short(alpha, K):
-    return float(K) if alpha == 1 else (1 - alpha**K) / (1 - alpha)
+    return K if alpha == 1 else (1 - alpha**K) / (1 - alpha)
 
 
 def kept_by_loop(alpha, K):

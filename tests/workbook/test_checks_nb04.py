@@ -8,7 +8,7 @@ import torch
 from support import tiny
 
 from lessonlib.labels.scorer import score_one
-from lessonlib.workbook.checks.nb04 import PaperTarget, ex_4_1, ex_4_2, ex_4_3, ex_4_4
+from lessonlib.workbook.checks.nb04 import ex_4_1, ex_4_2, ex_4_3, ex_4_4
 
 
 def four_bytes_of_normaliser_for_all(tokens, k, vocabulary):
@@ -126,6 +126,19 @@ def row_by_row(target, prompt_ids, resp_ids, k=64):
     return [torch.stack(column) for column in zip(*kept)]
 
 
+def only_the_rows_wanted(target, prompt_ids, resp_ids, k=64):
+    ids = torch.tensor([prompt_ids + resp_ids])
+    rows = target(input_ids=ids, logits_to_keep=len(resp_ids) + 1, use_cache=False).logits[0, :-1]
+    values, ids = rows.sort(descending=True)
+    return ids[:, :k].int(), values[:, :k].half(), rows.logsumexp(-1)
+
+
+def by_argsort(target, prompt_ids, resp_ids, k=64):
+    rows = target(torch.tensor([prompt_ids + resp_ids])).logits[0, len(prompt_ids) - 1:-1]
+    ids = rows.argsort().flip(-1)[:, :k]
+    return ids.int(), rows.gather(-1, ids).half(), rows.logsumexp(-1)
+
+
 def masked(logits, k):
     rest = logits.scatter(-1, logits.topk(k).indices, -torch.inf)
     return rest.logsumexp(-1) - logits.logsumexp(-1)
@@ -138,12 +151,27 @@ def with_numpy(logits, k):
 
 @pytest.mark.parametrize(
     "exercise, answer",
-    [(ex_4_1, one_by_one), (ex_4_3, row_by_row), (ex_4_4, masked), (ex_4_4, with_numpy)],
-    ids=["4.1", "4.3", "4.4", "4.4 numpy"],
+    [
+        (ex_4_1, one_by_one),
+        (ex_4_2, lambda tokens, k, vocabulary: [tokens * (6 * k + 4), 2 * tokens * vocabulary]),
+        (ex_4_3, row_by_row),
+        (ex_4_3, only_the_rows_wanted),
+        (ex_4_3, by_argsort),
+        (ex_4_4, masked),
+        (ex_4_4, with_numpy),
+        (ex_4_4, lambda logits, k: masked(logits.float(), k)),
+        (ex_4_4, lambda logits, k: masked(logits.float(), k).double()),
+    ],
+    ids=["4.1", "4.2 list", "4.3", "4.3 keep and sort", "4.3 argsort", "4.4", "4.4 numpy", "4.4 fp32", "4.4 fp32 and back"],
 )
 def test_another_right_way_passes(exercise, answer):
     verdict = exercise.judge(answer)
     assert verdict.state == "right", verdict.text
+
+
+@pytest.mark.parametrize("never", [lambda tail: tail.clamp_min(-3000), lambda tail: tail.where(tail > -3000, -torch.inf)], ids=["clamped", "-inf"])
+def test_a_log_tail_that_ends_somewhere_is_found_by_the_property(never):
+    assert "(property)" in ex_4_4.judge(lambda logits, k: never(masked(logits, k))).text
 
 
 def test_the_scorer_that_takes_over_from_a_stub_is_the_courses_own():
@@ -151,11 +179,3 @@ def test_the_scorer_that_takes_over_from_a_stub_is_the_courses_own():
     prompt, resp = [5, 6, 7], [8, 9]
     for mine, theirs in zip(ex_4_3.library(tiny_target, prompt, resp, 8), score_one(tiny_target, prompt, resp, 8)):
         assert torch.equal(mine, theirs)
-
-
-def test_the_paper_target_reads_the_prompt_and_never_ahead():
-    target = PaperTarget()
-    rows = target(torch.tensor([[1, 2, 3, 4]])).logits[0]
-    assert torch.equal(target(torch.tensor([[1, 2, 3, 9]])).logits[0, :3], rows[:3])
-    assert not torch.equal(target(torch.tensor([[9, 2, 3, 4]])).logits[0, 1:], rows[1:])
-    assert torch.equal(rows.half().float(), rows)

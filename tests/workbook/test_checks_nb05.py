@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from lessonlib.workbook import checks
-from lessonlib.workbook.checks.nb05 import ToyModel
+from lessonlib.workbook.checks.common import ToyModel
 from lessonlib.workbook.exercise import STAGES
 
 
@@ -93,7 +93,9 @@ def test_a_slip_in_the_readers_own_words_is_recognised(name, answer, mistake):
         ("ex_5_1", lambda model, prompt, resp: torch.stack([model(torch.tensor([prompt + resp[:j]])).logits[0, -1] for j in range(len(resp))])),
         ("ex_5_2", loop),
         ("ex_5_2", with_options(kl_of=lambda p, q: F.kl_div(q.log(), p, reduction="sum"))),
+        ("ex_5_2", lambda *args: (*loop(*args)[:3], loop(*args)[3].double())),
         ("ex_5_3", percentiles),
+        ("ex_5_3", lambda totals, counts, chosen: np.quantile(totals[chosen].sum(1) / counts[chosen].sum(1), [0.025, 0.975])),
         ("ex_5_4", loop_bracket),
     ],
 )

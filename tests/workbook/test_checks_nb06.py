@@ -96,10 +96,29 @@ def test_a_slip_in_the_readers_own_words_is_recognised(name, answer, mistake):
     assert verdict.state == "wrong" and verdict.mistake == mistake, verdict.text
 
 
-@pytest.mark.parametrize("name, answer", [("ex_6_1", seeds_own), ("ex_6_1", lessonlib.kl_loss), ("ex_6_2", step), ("ex_6_3", held)])
+def by_the_module(draft, optimizer, micro_batches, losses_of):
+    draft.train()
+    draft.zero_grad()
+    assert next(draft.parameters()).requires_grad
+    return step(draft, optimizer, micro_batches, losses_of, zero=False)
+
+
+@pytest.mark.parametrize("name, answer", [
+    ("ex_6_1", seeds_own),
+    ("ex_6_1", lessonlib.kl_loss),
+    ("ex_6_2", step),
+    ("ex_6_2", by_the_module),
+    ("ex_6_3", held),
+    ("ex_6_3", lambda *args: torch.tensor(held(*args))),
+])
 def test_a_right_answer_written_another_way_is_right(name, answer):
     verdict = getattr(checks, name).judge(answer)
     assert verdict.state == "right", verdict.text
+
+
+@pytest.mark.parametrize("answer", [lambda *args: seeds_own(*args).item(), torch.no_grad()(seeds_own)], ids=["item", "no_grad"])
+def test_a_loss_that_autograd_cannot_use_is_refused_with_the_reason(answer):
+    assert "hand back the tensor itself" in checks.ex_6_1.judge(answer).text
 
 
 def test_what_the_value_does_not_show_the_property_does():

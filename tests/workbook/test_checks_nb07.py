@@ -7,7 +7,7 @@ import torch
 
 from lessonlib.drafts.truncated import truncated_draft
 from lessonlib.workbook import checks
-from lessonlib.workbook.checks.nb07 import LLAMA_8B, Fact, SmallLlama
+from lessonlib.workbook.checks.nb07 import LLAMA_8B, SmallLlama
 
 
 def by_hand(config, layers, bytes_per_weight=2, kv=None, embedding=0, head=1):
@@ -110,7 +110,8 @@ def test_a_slip_in_the_readers_own_words_is_recognised(name, answer, mistake):
     assert verdict.state == "wrong" and verdict.mistake == mistake, verdict.text
 
 
-@pytest.mark.parametrize("name, answer", [("ex_7_1", by_hand), ("ex_7_2", seeds_own), ("ex_7_2", truncated_draft), ("ex_7_3", grid)])
+@pytest.mark.parametrize("name, answer", [
+    ("ex_7_1", by_hand), ("ex_7_1", lambda *args: float(by_hand(*args))), ("ex_7_2", seeds_own), ("ex_7_2", truncated_draft), ("ex_7_3", grid)])
 def test_a_right_answer_written_another_way_is_right(name, answer):
     verdict = getattr(checks, name).judge(answer)
     assert verdict.state == "right", verdict.text
@@ -125,8 +126,8 @@ def test_the_seeds_figures():
 def test_a_draft_is_told_in_words():
     verdict = checks.ex_7_2.judge(lambda target, n: seeds_own(target, n, thaw=False))
     said = " ".join(verdict.text.split())
-    assert "got (layers 0, 1 (the config says 2), their weights: copies, embedding: shared, norm: shared, head: shared, trains: nothing" in said
-    assert "wanted (layers 0, 1 (the config says 2)" in said and "trains: layers, read in pieces as at once, target as it was)" in said
+    assert "got ('layers 0, 1 (the config says 2)', 'their weights: copies', 'embedding: shared'" in said and "'trains: nothing'" in said
+    assert "wanted ('layers 0, 1 (the config says 2)'" in said and "'trains: layers', 'read in pieces as at once', 'target as it was')" in said
 
 
 def test_what_is_no_draft_is_refused_and_an_error_is_shown_with_its_line():
@@ -135,12 +136,12 @@ def test_what_is_no_draft_is_refused_and_an_error_is_shown_with_its_line():
     def slip(target, n):
         return target.model.layer[:n]
 
-    assert "in the line: return target.model.layer[:n]" in " ".join(checks.ex_7_2.judge(slip).text.split())
+    for answer in (slip, torch.no_grad()(slip)):
+        assert "in the line: return target.model.layer[:n]" in " ".join(checks.ex_7_2.judge(answer).text.split())
 
 
-def test_a_recipe_is_copied_into_the_same_model_each_time_and_facts_are_equal_where_their_words_are():
+def test_a_recipe_is_copied_into_the_same_model_each_time():
     recipe = SmallLlama(5, 2, True)
     one, other = copy.deepcopy(recipe), copy.deepcopy(recipe)
     assert one is not other and all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters()))
     assert one.lm_head.weight.data_ptr() == one.model.embed_tokens.weight.data_ptr() and not any(p.requires_grad for p in one.parameters())
-    assert Fact("yes") == Fact("yes") != Fact("no") and str(Fact("yes")) == "yes"

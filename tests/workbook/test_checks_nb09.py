@@ -99,7 +99,7 @@ def test_a_slip_in_a_readers_own_words_gets_its_diagnosis(name, answer, mistake)
 
 def numpy_shares(favourites, written):
     a, b = favourites.numpy(), written.numpy()
-    return np.array([(a[1:] == b[:-1]).mean(), (a == b).mean(), (a[:-1] == b[1:]).mean()]).tolist()
+    return np.array([(a[1:] == b[:-1]).mean(), (a == b).mean(), (a[:-1] == b[1:]).mean()])
 
 
 @pytest.mark.parametrize(

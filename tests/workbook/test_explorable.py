@@ -1,16 +1,15 @@
 """Explorables: what a moved slider does, what is left where no kernel runs, and that a step stays a step."""
 
 import io
-from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from lessonlib.files import ROOT
 from lessonlib.workbook import Choice, Explorable, Slider, explorable, style
-
-ROOT = Path(explorable.__file__).resolve().parents[2]
 
 
 class Wave(Explorable):
@@ -115,6 +114,32 @@ def test_after_display_a_step_paints_only_what_moves(outputs, monkeypatch):
         wave.controls["height"].value = height
         assert wave.picture.value != before
     assert whole == []
+
+
+def test_a_second_thread_waits_while_the_figure_is_shown_or_put_back(outputs, monkeypatch):
+    """JupyterLab answers a slider on a thread of its own, and both draw on one figure."""
+    wave, free = Wave(), []
+
+    def knock(*change):
+        def enter():
+            free.append(wave.drawing.acquire(blocking=False))
+            if free[-1]:
+                wave.drawing.release()
+
+        thread = Thread(target=enter)
+        thread.start()
+        thread.join()
+
+    def knocking(action):
+        return lambda *args, **named: knock() or action(*args, **named)
+
+    for owner, name in ((wave, "draw"), (wave, "paint"), (wave, "forget_background"), (style, "still_bundle")):
+        monkeypatch.setattr(owner, name, knocking(getattr(owner, name)))
+    wave._ipython_display_()
+    wave.controls["height"].value = 1.0
+    wave.controls["height"].observe(knock, names="value")
+    wave.reset()
+    assert len(free) > 15 and not any(free)
 
 
 def test_both_ends_of_every_slider_are_tried_before_the_reader_can(outputs):

@@ -24,7 +24,8 @@ def _upside_down(p, q):
 
 def _is_one_minus_tv(fn, rng):
     return all(
-        abs(float(fn(p, q)) - (1 - 0.5 * float((p - q).abs().sum()))) < 1e-6 for p, q in [(odds(rng, 50), odds(rng, 50))] * 5
+        abs(float(fn(p, q)) - (1 - 0.5 * float((p - q).abs().sum()))) < 1e-6
+        for p, q in ((odds(rng, 50), odds(rng, 50)) for _ in range(5))
     )
 
 

@@ -252,7 +252,7 @@ ex_1_3 = Exercise(
         Property(
             "once a guess does not pay, no later one does",
             _never_pays_again,
-            "what one more guess adds, alpha^(K+1), only falls with K",
+            "what one more guess adds, alpha^(K+1), never grows with K",
         )
     ],
 )

@@ -3,7 +3,7 @@
 import torch
 
 from lessonlib.distil.divergences import forward_kl
-from lessonlib.workbook.checks.common import odds, tensor
+from lessonlib.workbook.checks.common import keeps_the_gradient, odds, tensor
 from lessonlib.workbook.exercise import Exercise, Mistake, Property
 
 
@@ -31,7 +31,7 @@ def _mixes_one_hot_losses(fn, rng):
     for _ in range(5):
         z, p = logits(rng, 1, 9), odds(rng, 1, 9)
         one_by_one = torch.stack([fn(z, torch.eye(9, dtype=z.dtype)[x:x + 1]) for x in range(9)])
-        if abs(float(fn(z, p) - (p[0] * one_by_one).sum())) > 1e-6:
+        if abs(float(fn(z, p) - (p[0] * one_by_one).sum())) > 1e-5:  # fp32 is good enough
             return False
     return True
 
@@ -106,6 +106,7 @@ ex_2_1 = Exercise(
         ),
     ],
     properties=[
+        keeps_the_gradient(_rows, place=0),
         Property(
             "the soft loss is the mean of the one-hot losses, each weighted by its token's odds",
             _mixes_one_hot_losses,
@@ -197,10 +198,6 @@ def distil_loss(target_logits, draft_logits, T):
     return T**2 * forward_kl((target_logits / T).log_softmax(-1), (draft_logits / T).log_softmax(-1))
 
 
-def _kl(log_p, log_q):
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
-
-
 def _log(z, T=1.0):
     return (z / T).log_softmax(-1)
 
@@ -233,35 +230,41 @@ ex_2_3 = Exercise(
         ("logits far apart", (tensor(900, 0, -900), tensor(890, 3, -880), 2.0)),
     ],
     draw=_two_models,
+    tolerance=1e-5,  # fp32 is good enough
     mistakes=[
         Mistake(
             "T squared missing",
-            lambda z, y, T: _kl(_log(z, T), _log(y, T)),
+            lambda z, y, T: forward_kl(_log(z, T), _log(y, T)),
             "the factor T squared is missing: without it the gradients shrink as T grows",
         ),
         Mistake(
             "times T",
-            lambda z, y, T: T * _kl(_log(z, T), _log(y, T)),
+            lambda z, y, T: T * forward_kl(_log(z, T), _log(y, T)),
             "multiplied by T once: both the slope of y/T and the softened difference shrink by T, so the factor is its square",
         ),
         Mistake(
             "divided by T squared",
-            lambda z, y, T: _kl(_log(z, T), _log(y, T)) / T**2,
+            lambda z, y, T: forward_kl(_log(z, T), _log(y, T)) / T**2,
             "divided by T squared: the gradients have shrunk already, the loss has to be multiplied",
         ),
         Mistake(
+            "divided by V",
+            lambda z, y, T: T**2 * forward_kl(_log(z, T), _log(y, T)) / len(z),
+            'divided by the size of the vocabulary, as kl_div does with "mean" and, for a single row, with "batchmean": sum',
+        ),
+        Mistake(
             "temperature on the target only",
-            lambda z, y, T: T**2 * _kl(_log(z, T), _log(y)),
+            lambda z, y, T: T**2 * forward_kl(_log(z, T), _log(y)),
             "only the target's logits are divided by T: the draft would learn to be that soft at temperature 1",
         ),
         Mistake(
             "temperature on the draft only",
-            lambda z, y, T: T**2 * _kl(_log(z), _log(y, T)),
+            lambda z, y, T: T**2 * forward_kl(_log(z), _log(y, T)),
             "only the draft's logits are divided by T: the draft would learn to be T times too sharp",
         ),
         Mistake(
             "logits multiplied by T",
-            lambda z, y, T: T**2 * _kl(_log(z, 1 / T), _log(y, 1 / T)),
+            lambda z, y, T: T**2 * forward_kl(_log(z, 1 / T), _log(y, 1 / T)),
             "the logits are multiplied by T: that sharpens the odds, dividing flattens them",
         ),
         Mistake(
@@ -271,7 +274,7 @@ ex_2_3 = Exercise(
         ),
         Mistake(
             "KL swapped",
-            lambda z, y, T: T**2 * _kl(_log(y, T), _log(z, T)),
+            lambda z, y, T: T**2 * forward_kl(_log(y, T), _log(z, T)),
             "the divergence is swapped, KL(q || p): weigh with the target's odds p",
         ),
         Mistake(
@@ -281,7 +284,7 @@ ex_2_3 = Exercise(
         ),
         Mistake(
             "sign",
-            lambda z, y, T: -(T**2) * _kl(_log(z, T), _log(y, T)),
+            lambda z, y, T: -(T**2) * forward_kl(_log(z, T), _log(y, T)),
             "the sign is turned: log p - log q, weighed with p, is never negative in sum",
         ),
         Mistake(
@@ -291,6 +294,7 @@ ex_2_3 = Exercise(
         ),
     ],
     properties=[
+        keeps_the_gradient(_two_models, place=1),
         Property(
             "for large T the gradient no longer depends on T",
             _gradient_keeps_its_scale,

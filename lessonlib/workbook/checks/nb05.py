@@ -1,37 +1,10 @@
 """Notebook 05: the rows that predict an answer, offline alpha (t4), its interval over answers, and the bracket from stored odds."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import torch
 
-from lessonlib.workbook.checks.common import odds, tensor
-from lessonlib.workbook.exercise import Exercise, Mistake, Property
-
-
-class ToyModel(torch.nn.Module):
-    """A causal model of V tokens, called as the real ones are: what it says next depends on every token so far, in order."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, seed, V=5, dtype=torch.float32):
-        super().__init__()
-        self.name = f"model {seed}" + (f" in {str(dtype).removeprefix('torch.')}" if dtype != torch.float32 else "")
-        chance = torch.Generator().manual_seed(seed)
-        self.weight = torch.nn.Parameter(2 * torch.randn(V, V, generator=chance), requires_grad=False)
-        self.number_format = dtype
-
-    def forward(self, input_ids, logits_to_keep=0, **ignored):
-        """Logits [B, S, V] of ids [B, S], in an object as transformers gives them."""
-        state, states = torch.zeros(len(input_ids), self.weight.shape[1]), []
-        for column in input_ids.T:
-            state = state / 2 + self.weight[column]
-            states.append(state)
-        logits = torch.stack(states, 1).to(self.number_format)
-        return SimpleNamespace(logits=logits[:, -logits_to_keep:])
-
-    def __repr__(self):
-        return self.name
+from lessonlib.workbook.checks.common import ToyModel, odds, redrawn_means, tensor
+from lessonlib.workbook.exercise import Exercise, Mistake, Property, array
 
 
 def _logits(model, ids):
@@ -137,7 +110,7 @@ def _drawn_seqs(rng):
 def _overlap_is_one_minus_tv(fn, rng):
     draft, target, seqs = ToyModel(21), ToyModel(22), _drawn_seqs(rng)
     p, q = (torch.cat([response_logits(model, *pair) for pair in seqs]).softmax(-1) for model in (target, draft))
-    return torch.allclose(fn(draft, target, seqs)[3], 1 - (p - q).abs().sum(-1) / 2, atol=1e-5)
+    return np.allclose(array(fn(draft, target, seqs)[3]), array(1 - (p - q).abs().sum(-1) / 2), atol=1e-5)
 
 
 UNEVEN = [([1, 2], [3]), ([0], [4, 1, 1, 2, 0])]
@@ -220,7 +193,7 @@ def _in_own_format(p_logits, q_logits, T):
 
 def interval(totals, counts, chosen):
     """The 95 % interval (low, high) of the mean over positions: totals [n] and counts [n] of each answer, chosen [B, n] answers drawn."""
-    return tuple(np.quantile(totals[chosen].sum(1) / counts[chosen].sum(1), [0.025, 0.975]))
+    return tuple(np.quantile(redrawn_means(totals, counts, chosen), [0.025, 0.975]))
 
 
 def _resampled(rng, n, B=40):
@@ -231,10 +204,6 @@ def _resampled(rng, n, B=40):
 def quantiles(means, low=0.025, high=0.975):
     """A wrong answer that takes its quantiles of `means(totals, counts, chosen)`."""
     return lambda totals, counts, chosen: tuple(np.quantile(means(totals, counts, chosen), [low, high]))
-
-
-def _means(totals, counts, chosen):
-    return totals[chosen].sum(1) / counts[chosen].sum(1)
 
 
 ex_5_3 = Exercise(
@@ -256,22 +225,22 @@ ex_5_3 = Exercise(
         ),
         Mistake("counts not redrawn", quantiles(lambda totals, counts, chosen: totals[chosen].sum(1) / counts.sum()),
                 "the totals are redrawn and divided by the count of all answers: take the counts of the chosen ones"),
-        Mistake("90 %", quantiles(_means, 0.05, 0.95), "5 % are cut off at each end, which leaves 90: cut off 2.5 %"),
+        Mistake("90 %", quantiles(redrawn_means, 0.05, 0.95), "5 % are cut off at each end, which leaves 90: cut off 2.5 %"),
         Mistake(
-            "one-sided", quantiles(_means, 0.0, 0.95), "all 5 % are cut off at one end: cut off 2.5 % at each"
+            "one-sided", quantiles(redrawn_means, 0.0, 0.95), "all 5 % are cut off at one end: cut off 2.5 % at each"
         ),
-        Mistake("whole spread", quantiles(_means, 0.0, 1.0),
+        Mistake("whole spread", quantiles(redrawn_means, 0.0, 1.0),
                 "these are the lowest and the highest of all draws, which grow with the number of draws: take the quantiles"),
         Mistake(
             "bell curve",
             lambda totals, counts, chosen: tuple(
-                totals.sum() / counts.sum() + sign * 1.96 * _means(totals, counts, chosen).std() for sign in (-1, 1)
+                totals.sum() / counts.sum() + sign * 1.96 * redrawn_means(totals, counts, chosen).std() for sign in (-1, 1)
             ),
             "the mean plus and minus 1.96 standard deviations takes the spread for a bell curve; "
             "the quantiles of the draws need no such assumption",
         ),
         Mistake(
-            "high and low swapped", quantiles(_means, 0.975, 0.025), "the high end comes first here: low, then high"
+            "high and low swapped", quantiles(redrawn_means, 0.975, 0.025), "the high end comes first here: low, then high"
         ),
         Mistake("sums, not means", quantiles(lambda totals, counts, chosen: totals[chosen].sum(1)),
                 "these are sums: divide by how many positions the chosen answers have"),

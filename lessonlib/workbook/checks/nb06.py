@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from lessonlib.workbook.checks.common import tensor
+from lessonlib.workbook.checks.common import keeps_the_gradient, tensor
 from lessonlib.workbook.exercise import Exercise, Mistake, Property
 
 SMALLEST = 1e-12  # a tail below this counts as this: a logarithm of 0 would spoil the gradient
@@ -125,6 +125,7 @@ ex_6_1 = Exercise(
                 "the tail has its sign turned, or its fraction upside down: p_tail log(p_tail / q_tail) is added"),
     ],
     properties=[
+        keeps_the_gradient(_drawn, place=0),
         Property("a divergence is never negative", _never_negative, "a term has the wrong sign or weight"),
         Property("loss and gradient stay finite where the rounded stored odds sum to a little over 1", _survives_rounding,
                  "1 minus the sum may come out at 0 or below it: clamp both tails to a tiny positive number before the logarithm"),
@@ -133,16 +134,20 @@ ex_6_1 = Exercise(
 )
 
 
-class ToyDraft:
-    """One weight for each of V tokens, and a gradient left over from the step before; `losses_of` gives its losses."""
+class ToyDraft(torch.nn.Module):
+    """One weight for each of V tokens, and a gradient left over from the step before; `losses_of` gives its losses.
+
+    The weight is a plain tensor, since a copy of a Parameter has lost its gradient.
+    """
 
     def __init__(self, weight, left_over):
+        super().__init__()
         self.weight = torch.tensor(weight, dtype=torch.float64, requires_grad=True)
         self.weight.grad = torch.full_like(self.weight, left_over)
 
-    def parameters(self):
-        """Its one tensor, as a list."""
-        return [self.weight]
+    def named_parameters(self, *options, **named_options):
+        """Its one tensor: parameters() and zero_grad() go by this."""
+        yield "weight", self.weight
 
     def __repr__(self):
         return f"a draft with weights {[round(w, 2) for w in self.weight.tolist()]}"

@@ -42,12 +42,12 @@ ex_7_1 = Exercise(
     bytes_a_step,
     returns="one number: bytes",
     look="'What a step reads' above: seven matrices a layer, one matrix for the output layer, one row of the embedding.",
-    edges=[
-        ("the first four layers of Llama 3.1 8B", (LLAMA_8B, 4, 2)),
-        ("no layer, only the output layer", (SMALL, 0, 2)),
+    edges=[  # bytes a weight as floats throughout, so that a whole number of bytes may be one as well
+        ("the first four layers of Llama 3.1 8B", (LLAMA_8B, 4, 2.0)),
+        ("no layer, only the output layer", (SMALL, 0, 2.0)),
         ("4 bits a weight", (SMALL, 3, 0.5)),
     ],
-    draw=lambda rng: (_shape(rng), int(rng.integers(1, 7)), int(rng.choice([1, 2, 4]))),
+    draw=lambda rng: (_shape(rng), int(rng.integers(1, 7)), float(rng.choice([1, 2, 4]))),
     mistakes=[
         Mistake("output layer left out", counted(tables=0),
                 "the output layer is missing: every step multiplies its hidden state with all vocab_size rows of it"),
@@ -99,36 +99,22 @@ class SmallLlama:
         return f"a Llama of {self.layers} layers whose embedding {'is' if self.tied else 'is not'} its output layer"
 
 
-class Fact(int):
-    """Something found out about a draft, in words; equal words are equal numbers, so that facts can be compared as values are."""
-
-    known = {}
-
-    def __new__(cls, words):
-        fact = super().__new__(cls, cls.known.setdefault(words, len(cls.known)))
-        fact.words = words
-        return fact
-
-    def __str__(self):
-        return self.words
-
-
 PARTS = {"embedding": lambda model: model.model.embed_tokens, "norm": lambda model: model.model.norm, "head": lambda model: model.lm_head}
 TEXT = (3, 1, 4, 15, 9, 2, 6)
 
 
 def facts(draft, target, before):
-    """What the check looks at: which layers, whose memory, what trains, reading with a cache, and the target beside `before`, its copy."""
+    """What the check looks at, in words: which layers, whose memory, what trains, reading with a cache, and the target beside `before`, its copy."""
     places = [next((str(i) for i, other in enumerate(before.model.layers) if _alike(layer, other)), "?") for layer in draft.model.layers]
     own = {p.data_ptr() for p in draft.model.layers.parameters()}.isdisjoint(p.data_ptr() for p in target.parameters())
     trained = [name for name, part in {"layers": lambda model: model.model.layers, **PARTS}.items()
                if any(p.requires_grad for p in part(draft).parameters())]
-    shared = [Fact(f"{name}: {_kinship(part(draft), part(before), part(target))}") for name, part in PARTS.items()]
-    return (Fact(f"layers {', '.join(places)} (the config says {draft.config.num_hidden_layers})"),
-            Fact(f"their weights: {'copies' if own else 'the very ones of the target'}"), *shared,
-            Fact(f"trains: {', '.join(trained) or 'nothing'}"),
-            Fact(f"read in pieces {'as' if _reads_in_pieces(draft) else 'not as'} at once"),
-            Fact(f"target {'as it was' if _alike(target, before) else 'changed'}"))
+    shared = [f"{name}: {_kinship(part(draft), part(before), part(target))}" for name, part in PARTS.items()]
+    return (f"layers {', '.join(places)} (the config says {draft.config.num_hidden_layers})",
+            f"their weights: {'copies' if own else 'the very ones of the target'}", *shared,
+            f"trains: {', '.join(trained) or 'nothing'}",
+            f"read in pieces {'as' if _reads_in_pieces(draft) else 'not as'} at once",
+            f"target {'as it was' if _alike(target, before) else 'changed'}")
 
 
 def _alike(one, other):
@@ -158,7 +144,7 @@ class Described:
     """A function that makes a draft, seen through the `facts` about what it makes."""
 
     def __init__(self, fn):
-        self.fn, self.__code__ = fn, getattr(fn, "__code__", None)  # the code, so that an error is shown with the reader's line
+        self.fn = self.__wrapped__ = fn  # so that an error is shown with the reader's line
 
     def __call__(self, target, n_layers):
         before = copy.deepcopy(target)

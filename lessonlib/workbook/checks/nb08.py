@@ -274,7 +274,7 @@ ex_8_3 = Exercise(
         ("the course's setting", (0.8, 0.3)),
         ("a draft too slow to pay", (0.3, 0.5)),
         ("nothing is ever kept", (0.0, 0.2)),
-        ("a draft that costs nothing to run", (0.9, 0.01)),
+        ("a draft that costs next to nothing", (0.9, 0.01)),
     ],
     draw=_prices,
     mistakes=[

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from lessonlib.workbook.checks.common import redrawn_means
 from lessonlib.workbook.exercise import Exercise, Mistake, Property
 
 SHIFTS = (-1, 0, 1)
@@ -93,16 +94,12 @@ def gap_interval(leaked, fresh, leaked_chosen, fresh_chosen):
 
     leaked, fresh: (kept [n], tested [n]) guesses of each prompt; leaked_chosen, fresh_chosen: numbers of prompts [B, n], drawn with replacement.
     """
-    ratios = [kept[chosen].sum(1) / tested[chosen].sum(1) for (kept, tested), chosen in ((leaked, leaked_chosen), (fresh, fresh_chosen))]
-    return _ratio(leaked) - _ratio(fresh), *np.quantile(ratios[0] - ratios[1], [0.025, 0.975])
+    gaps = redrawn_means(*leaked, leaked_chosen) - redrawn_means(*fresh, fresh_chosen)
+    return _ratio(leaked) - _ratio(fresh), *np.quantile(gaps, [0.025, 0.975])
 
 
 def _ratio(pair):
     return pair[0].sum() / pair[1].sum()
-
-
-def _redrawn(pair, chosen):
-    return pair[0][chosen].sum(1) / pair[1][chosen].sum(1)
 
 
 def _two_sets(rng, B=40):
@@ -114,7 +111,7 @@ def _two_sets(rng, B=40):
     return *sets, rng.integers(0, n, (B, n)), rng.integers(0, n, (B, n))
 
 
-def slip(gaps=lambda leaked, fresh, a, b: _redrawn(leaked, a) - _redrawn(fresh, b), ends=(0.025, 0.975)):
+def slip(gaps=lambda leaked, fresh, a, b: redrawn_means(*leaked, a) - redrawn_means(*fresh, b), ends=(0.025, 0.975)):
     """A wrong answer whose gap is right, and whose interval is the `ends` of `gaps(leaked, fresh, leaked_chosen, fresh_chosen)`."""
     return lambda leaked, fresh, a, b: (_ratio(leaked) - _ratio(fresh), *np.quantile(gaps(leaked, fresh, a, b), list(ends)))
 
@@ -125,12 +122,12 @@ def _by_prompt(leaked, fresh, a, b):
 
 
 def _ends_apart(leaked, fresh, a, b):
-    (low, high), (other_low, other_high) = (np.quantile(_redrawn(*each), [0.025, 0.975]) for each in ((leaked, a), (fresh, b)))
+    (low, high), (other_low, other_high) = (np.quantile(redrawn_means(*pair, rows), [0.025, 0.975]) for pair, rows in ((leaked, a), (fresh, b)))
     return _ratio(leaked) - _ratio(fresh), low - other_high, high - other_low
 
 
 def _ends_alike(leaked, fresh, a, b):
-    ends, others = (np.quantile(_redrawn(*each), [0.025, 0.975]) for each in ((leaked, a), (fresh, b)))
+    ends, others = (np.quantile(redrawn_means(*pair, rows), [0.025, 0.975]) for pair, rows in ((leaked, a), (fresh, b)))
     return _ratio(leaked) - _ratio(fresh), *(ends - others)
 
 
@@ -150,11 +147,11 @@ ex_9_2 = Exercise(
     mistakes=[
         Mistake("mean of the prompts' shares", _by_prompt,
                 "every prompt's share counts alike, however few its guesses: sum what was kept and what was tested, then divide"),
-        Mistake("one draw for both", slip(lambda leaked, fresh, a, b: _redrawn(leaked, a) - _redrawn(fresh, a)),
+        Mistake("one draw for both", slip(lambda leaked, fresh, a, b: redrawn_means(*leaked, a) - redrawn_means(*fresh, a)),
                 "the fresh prompts are redrawn by the leaked ones' numbers: they are other prompts, and each set has its own draw"),
         Mistake("counts not redrawn", slip(lambda leaked, fresh, a, b: leaked[0][a].sum(1) / leaked[1].sum() - fresh[0][b].sum(1) / fresh[1].sum()),
                 "what was kept is redrawn and divided by what was tested in all: take the tested ones of the chosen prompts"),
-        Mistake("only the leaked redrawn", slip(lambda leaked, fresh, a, b: _redrawn(leaked, a) - _ratio(fresh)),
+        Mistake("only the leaked redrawn", slip(lambda leaked, fresh, a, b: redrawn_means(*leaked, a) - _ratio(fresh)),
                 "the fresh prompts are taken for exact: twenty of them are a sample too, redraw both"),
         Mistake("fresh minus leaked", lambda leaked, fresh, a, b: gap_interval(fresh, leaked, b, a),
                 "this is fresh - leaked: the gap is what the leak adds, leaked - fresh"),

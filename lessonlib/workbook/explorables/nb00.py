@@ -81,7 +81,7 @@ def heading(number, told):
     """What became of the proposal, in a line."""
     K, kept = len(told["proposed"]), told["kept"]
     then = " and writes one of its own" if len(told["written"]) > kept else "; the text ends among them"
-    return f"Round {number}: the draft proposes {K} token{'s' * (K != 1)}, the target keeps {kept}{then}."
+    return f"Round {number}: the draft proposes {K} token{'s' * (K != 1)}, the target keeps {kept or 'none'}{then}."
 
 
 def sentence(number, count, told, rejected):
@@ -89,7 +89,7 @@ def sentence(number, count, told, rejected):
     (own, odds), others = told["target"][0], dict(told["draft"])
     draft_odds = f"{others[own]:.2f}" if own in others else f"less than {ceil(100 * told['draft'][-1][1]) / 100:.2f}"
     guesses = ", ".join(f"“{word}”" for word in told["proposed"])
-    kept = f"{told['kept']} and refuses the next" if rejected else "all that is still text"
+    kept = f"{told['kept'] or 'none'} and refuses the {'next' if told['kept'] else 'first'}" if rejected else "all that is still text"
     return (
         f"Round {number} of {count}: the draft proposes {guesses}; the target keeps {kept}. The last token written is "
         f"“{own}”: the target bets {odds:.2f} on it, the draft {draft_odds}."

@@ -10,25 +10,28 @@ SHOWN = 5
 STEEPNESS = torch.arange(0.05, 8.0, 0.01, dtype=torch.float64)
 
 
-def log_odds(steepness, T=1.0):
-    """The draft's log-odds [..., TOP] by rank at temperature T: logit of rank r = -steepness * log r."""
+def log_probs(steepness, T=1.0):
+    """The draft's log-probabilities [..., TOP] by rank at temperature T: logit of rank r = -steepness * log r."""
     ranks = torch.arange(1, TOP + 1, dtype=torch.float64)
     return (-torch.as_tensor(steepness)[..., None] * ranks.log() / T).log_softmax(-1)
 
 
 def fitted(target_logits, T):
     """The steepness with the least KL(p || q), both softened by T; target_logits [TOP], the likeliest first."""
-    cross_entropy = -(log_odds(STEEPNESS, T) * (target_logits / T).softmax(-1)).sum(-1)
+    cross_entropy = -(log_probs(STEEPNESS, T) * (target_logits / T).softmax(-1)).sum(-1)
     return float(STEEPNESS[cross_entropy.argmin()])
 
 
-def kept(target_logits, steepness, serving=1.0):
+def alpha_served(target_logits, steepness, serving=1.0):
     """alpha of such drafts, a number or a tensor of them, where both models write at the temperature `serving`."""
-    return torch.minimum((target_logits / serving).softmax(-1), log_odds(steepness, serving).exp()).sum(-1)
+    return torch.minimum((target_logits / serving).softmax(-1), log_probs(steepness, serving).exp()).sum(-1)
 
 
 class Served(Explorable):
-    """places: name -> (the target's TOP largest logits, their tokens as words)."""
+    """A draft of one number, distilled at one temperature and serving at another: its bars beside the target's, alpha over the first.
+
+    places: name -> (the target's TOP largest logits, their tokens as words).
+    """
 
     width, height, columns = 7.6, 3.4, 2
     temperatures = [round(0.1 * i, 1) for i in range(5, 81)]
@@ -52,21 +55,20 @@ class Served(Explorable):
         (self.curve,) = self.right.plot(self.temperatures, [1.0] * len(self.temperatures), color=style.SHARED, linewidth=2.2)
         (self.dot,) = self.right.plot([1], [1], "o", color=style.DRAFT, markersize=9)
         self.right.set(ylim=(0.4, 1.02), xlim=(0.3, 8.2), xlabel="T, distillation temperature", ylabel="alpha as served")
-        self.title = self.right.set_title("", loc="left", fontsize=11.5, fontweight="bold", color=style.INK)
 
     def draw(self, place, T, serving):
         """Both models' odds at the serving temperature, and what each T would have given."""
         z, words = self.places[place]
         steepness = self.learnt[place]
         at = min(range(len(self.temperatures)), key=lambda i: abs(self.temperatures[i] - T))
-        alphas = kept(z, steepness, serving).tolist()
-        p, q = (z / serving).softmax(-1), log_odds(steepness[at], serving).exp()
+        alphas = alpha_served(z, steepness, serving).tolist()
+        p, q = (z / serving).softmax(-1), log_probs(steepness[at], serving).exp()
         style.move_bars(self.bars, {name: [*v[:SHOWN].tolist(), float(v[SHOWN:].sum())] for name, v in (("target", p), ("draft", q))})
         for text, word in zip(self.words, [*words[:SHOWN], "others"]):
             text.set_text(word)
         self.curve.set_ydata(alphas)
         self.dot.set_data([T], [alphas[at]])
         best = self.temperatures[max(range(len(alphas)), key=alphas.__getitem__)]
-        self.title.set_text(f"alpha {alphas[at]:.2f}; best at T = {best:g}")
+        style.finding(self.right, f"alpha {alphas[at]:.2f}; best at T = {best:g}")
         return (f"{place[0].upper() + place[1:]}: distilled at T = {T:.1f} and serving at temperature {serving:.1f}, this draft has "
                 f"alpha {alphas[at]:.2f}; the best distillation temperature here is {best:.1f}, with {max(alphas):.2f}.")

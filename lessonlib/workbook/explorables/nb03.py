@@ -13,12 +13,12 @@ SEEN = slice(80, 321)  # the points from -12 to 12, which are drawn
 
 
 def bump(mean, width, points=POINTS):
-    """The log-odds of one bump over `points`: mean and width [...] give [..., n]."""
+    """The log-probabilities of one bump over `points`: mean and width [...] give [..., n]."""
     return torch.log_softmax(-0.5 * ((points - mean[..., None]) / width[..., None]) ** 2, -1)
 
 
 def two_bumps(weight, distance, width, points=POINTS):
-    """The target's log-odds [n]: bumps of one width `distance` apart around 0, the right one with odds `weight`."""
+    """The target's log-probabilities [n]: bumps of one width `distance` apart around 0, the right one with odds `weight`."""
     left, right = bump(torch.tensor([-distance / 2, distance / 2], dtype=torch.float64), torch.full((2,), width).double(), points)
     share = torch.tensor(weight, dtype=torch.float64)
     return torch.logaddexp(left + (1 - share).log(), right + share.log())
@@ -54,7 +54,7 @@ def best_bump(divergence, log_p, zooms=5):
 
 
 def fit(log_p):
-    """The best bump of each objective for a target `log_p` [401]: name -> (log-odds [401], alpha, mean)."""
+    """The best bump of each objective for a target `log_p` [401]: name -> (log-probabilities [401], alpha, mean)."""
     found = {}
     for name, divergence in OBJECTIVES.items():
         mean, width = best_bump(divergence, log_p)

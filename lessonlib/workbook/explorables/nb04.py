@@ -11,7 +11,10 @@ BINS = np.linspace(0, 1, 21)
 
 
 class StoredTop(Explorable):
-    """masses: the target's probability on its k favourites, [positions, 11], a column for each k of KS."""
+    """What storing k favourites keeps, position by position, and what it takes: a histogram, and mass over bytes.
+
+    masses: the target's probability on its k favourites, [positions, 11], a column for each k of KS.
+    """
 
     width, height, columns = 8.6, 3.4, 2
     sliders = (Choice("k", "k, favourites stored", "64", tuple(map(str, KS)), unit="tokens"),

@@ -3,6 +3,7 @@
 import numpy as np
 
 from lessonlib.workbook import style
+from lessonlib.workbook.checks.nb05 import interval
 from lessonlib.workbook.explorable import Choice, Explorable, Slider
 
 DRAWS, SUBSETS = 400, 20  # resamples of an interval, and sets of answers that its width is averaged over
@@ -14,7 +15,7 @@ def interval_width(totals, counts, n, rng):
     for _ in range(SUBSETS):
         lot = rng.choice(len(totals), n, replace=False)
         chosen = lot[rng.integers(0, n, (DRAWS, n))]
-        widths.append(np.subtract(*np.quantile(totals[chosen].sum(1) / counts[chosen].sum(1), [0.975, 0.025])))
+        widths.append(np.ptp(interval(totals, counts, chosen)))
     return float(np.mean(widths))
 
 
@@ -71,9 +72,13 @@ class WhereLost(Explorable):
         self.lost = 1 - self.overlap
         super().__init__()
 
+    def unsure(self, threshold):
+        """Which positions have an entropy of `threshold` or more."""
+        return self.entropy >= threshold - 1e-9
+
     def above(self, threshold):
         """(share of positions, share of the lost alpha) at an entropy of `threshold` or more."""
-        above = self.entropy >= threshold - 1e-9
+        above = self.unsure(threshold)
         return above.mean(), self.lost[above].sum() / self.lost.sum()
 
     def setup(self, ax):
@@ -90,7 +95,7 @@ class WhereLost(Explorable):
         positions, lost = self.above(threshold)
         self.rule.set_xdata([threshold, threshold])
         style.finding(self.ax, f"{positions:.0%} of the positions hold {lost:.0%} of the lost alpha")
-        above = self.entropy >= threshold - 1e-9
+        above = self.unsure(threshold)
         alphas = [f"{self.overlap[part].mean():.2f}" if part.any() else "-" for part in (above, ~above)]
         return (f"At {threshold:.1f} nats or more lie {positions:.0%} of the positions and {lost:.0%} of the lost alpha; "
                 f"alpha is {alphas[0]} there and {alphas[1]} at the other positions.")

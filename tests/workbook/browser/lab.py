@@ -44,7 +44,7 @@ class Lab:
         return any(kernel["execution_state"] == "idle" and kernel["connections"] for kernel in kernels)
 
     def end_kernel(self, requests, name):
-        """Shut down the kernel of a notebook: thirteen models do not fit in memory."""
+        """Shut down the kernel of a notebook: the models of all notebooks at once do not fit in memory."""
         for session in self.sessions(requests, name):
             requests.delete(f"{self.address}api/sessions/{session['id']}", headers={"Authorization": f"token {self.token}"})
 

@@ -6,10 +6,10 @@
   const isSentence = (text) => /^[^]{19,}[.!?]$/.test(text.trim());
   const ranges = "[role=slider], input[type=range]";
 
-  // The words and marks of a picture that is no image: without its controls, its sentence and what follows the pointer.
+  // The words and marks of a picture that is no image: without its controls and its sentence.
   const elements = (panel) => {
     const copy = panel.cloneNode(true);
-    all("[role=status], [role=slider], input, output", copy).forEach((part) => part.remove());
+    all("[role=status], [role=slider], input, .controls", copy).forEach((part) => part.remove());
     return copy.innerHTML;
   };
   const seen = (panel) => panel.querySelector("img")?.src ?? elements(panel);
@@ -119,12 +119,15 @@
     // Set lesson.answer: the milliseconds from the next key to the changed picture, painted; null where nothing changes.
     listen: (slider, patience) => {
       const panel = panelOf(slider);
-      const before = seen(panel);
-      let pressed;
-      document.addEventListener("keydown", (event) => (pressed = event.timeStamp), { once: true, capture: true });
+      let pressed, before; // the picture of an earlier key may come until this one is pressed
+      const press = (event) => {
+        pressed = event.timeStamp;
+        before = seen(panel);
+      };
+      document.addEventListener("keydown", press, { once: true, capture: true });
       lesson.answer = new Promise((resolve) => {
         const changes = new MutationObserver(async () => {
-          if (seen(panel) === before) return;
+          if (pressed === undefined || seen(panel) === before) return;
           changes.disconnect();
           await decoded(panel.querySelector("img"));
           requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - pressed)));

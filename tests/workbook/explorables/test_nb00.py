@@ -36,6 +36,7 @@ def bets(*pairs):
 
 REFUSED = Round([1, 2], [11, 12, 14], 1, [11, 13], bets((13, 0.8), (12, 0.1)), bets((12, 0.6), (13, 0.2)))
 ALL_KEPT = Round([1, 2, 11, 13], [15, 16, 17], 3, [15, 16, 17, 18], bets((18, 0.9)), bets((19, 0.5)))
+NONE_KEPT = Round([1, 2], [11, 12], 0, [13], bets((13, 0.8), (11, 0.1)), bets((11, 0.6), (13, 0.2)))
 CUT = Round([1, 2, 11, 13, 15, 16, 17, 18], [20, 21, 22], 2, [20, 21], bets((21, 0.7)), bets((21, 0.6)))
 
 
@@ -73,11 +74,17 @@ def test_the_browser_gets_all_that_a_round_holds():
 
 @pytest.mark.parametrize("found, said", [
     (REFUSED, "keeps 1 and refuses the next. The last token written is “·w13”: the target bets 0.80 on it, the draft 0.20."),
+    (NONE_KEPT, "keeps none and refuses the first. The last token written is “·w13”: the target bets 0.80 on it, the draft 0.20."),
     (ALL_KEPT, "keeps all that is still text. The last token written is “w18”: the target bets 0.90 on it, the draft less than 0.01."),
     (CUT, "keeps all that is still text. The last token written is “·w21”: the target bets 0.70 on it, the draft 0.60.")])
 def test_the_sentence_tells_the_round(found, said):
     sentence = Rounds([found], Letters()).rounds[0]["sentence"]
     assert sentence.startswith("Round 1 of 1: the draft proposes “") and said in sentence
+
+
+def test_a_round_that_keeps_nothing_says_so_in_words():
+    heading = Rounds([NONE_KEPT], Letters()).rounds[0]["heading"]
+    assert heading == "Round 1: the draft proposes 2 tokens, the target keeps none and writes one of its own."
 
 
 @pytest.mark.parametrize("last, said", [(0.0001, "less than 0.01."), (0.034, "less than 0.04.")])
