@@ -15,7 +15,7 @@ and why; ask whose text a draft should learn on.
 **You need** [00 Meet the pair](00_meet_the_pair.ipynb) ($\alpha$, the share of guesses kept) and a little of [02 Learn from
 soft labels](02_learn_from_soft_labels.ipynb). $p$ is the target, $q$ the draft.
 
-**Time**: it runs in 1 to 2 minutes on two cores with the tiny pair. On a DGX Spark the same cells make the whole data set
+**Time**: it runs in about a minute on two cores with the tiny pair. On a DGX Spark the same cells make the whole data set
 of the 8B, by our estimate (not measured) in about two hours, nearly all of it the target's writing. Reading and four
 exercises: an hour and a half. [All solutions](solutions/04_build_the_dataset.ipynb).
 """

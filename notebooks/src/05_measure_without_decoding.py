@@ -14,7 +14,7 @@ stored odds, without the target.
 [04 Build the data set](04_build_the_dataset.ipynb). The answers are the course's own, so nothing is drawn here. In formulas
 $p$ is the target and $q$ the draft.
 
-**Time**: it runs in about a minute and a half on two cores with the tiny pair, about 10 minutes on a DGX Spark. Reading
+**Time**: it runs in about a minute on two cores with the tiny pair, about 10 minutes on a DGX Spark. Reading
 and four exercises: an hour. [All solutions](solutions/05_measure_without_decoding.ipynb).
 """
 
@@ -186,8 +186,8 @@ offline_alpha = checks.ex_5_2(offline_alpha)
 # %% [markdown]
 r"""
 lessonlib's version reads answers of like length together and never holds more than 512 rows of logits. It can also
-measure several drafts while the target, which costs the most, reads the text once. It reads four answers, and on the first two yours must
-agree. With the draft from the shelf goes one that was never trained at all, the target's own first layers.
+measure several drafts while the target, which costs the most, reads the text once. It reads four answers, and on the first
+two yours must agree. With the draft from the shelf goes one that was never trained at all, the target's own first layers.
 """
 
 # %%

@@ -16,7 +16,7 @@ decoding](05_measure_without_decoding.ipynb) (alpha, top-1 and paired intervals)
 [03 Pick a divergence](03_pick_a_divergence.ipynb). Two formulas come from [01 Measure overlap](01_measure_overlap.ipynb) and
 [02 Learn from soft labels](02_learn_from_soft_labels.ipynb). In formulas $p$ is the target and $q$ the draft.
 
-**Time**: it runs in about a minute and a half on two cores with the tiny pair; its three short trainings stand beside the
+**Time**: it runs in about two minutes on two cores with the tiny pair; its three short trainings stand beside the
 course's long ones on record. On a DGX Spark the same cells do the whole training: several hours, by our estimate (not
 measured). Reading and three exercises: an hour and a half. [All solutions](solutions/06_train_the_draft.ipynb).
 """
