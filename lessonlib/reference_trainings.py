@@ -12,7 +12,8 @@ from lessonlib.labels.faults import FavouriteOnly, OneRowLate
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED_ANSWERS, SHIPPED_SEED, Lesson, recipe_of
 from lessonlib.measure.offline import offline_alpha
-from lessonlib.pair.draft_files import load_draft
+from lessonlib.measure.scoreboard import provenance
+from lessonlib.pair.draft_files import load_draft, save_draft
 from lessonlib.pair.layers_draft import layers_draft
 from lessonlib.reference import REFERENCE, by_answer, figures, recorded_by
 from lessonlib.traffic.answers import Answers, generate, read_shipped
@@ -28,7 +29,7 @@ LEAKED, LEAKED_STEPS, LEAKED_TOKENS = 20, 60, 64  # prompts of the benchmark, st
 @dataclass(frozen=True)
 class Run:
     """One training on record. layers: of the target, to begin with, or None for the off-the-shelf draft; fault: the labels' mistake;
-    writer: whose text it learns from.
+    writer: whose text it learns from; once: on record for the first seed only; keep: the folder its draft is kept in, in 8 bits.
     """
 
     name: str
@@ -37,27 +38,31 @@ class Run:
     epochs: int = EPOCHS
     fault: type | None = None
     writer: str = "target"
+    once: bool = False
+    keep: str | None = None
 
 
 A, B = None, (0, 1, 2, 3)
 RUNS = (
-    *(Run(f"A, {name}", A, Objective(name)) for name in ("ce", "kl", "reverse_kl", "jsd", "tv", "lk")),
-    Run("A, kl + 0.1 ce", A, Objective("kl", ce_weight=0.1)),
-    Run("A, kl, 6 epochs", A, Objective("kl"), epochs=6),
-    Run("A, jsd, 6 epochs", A, Objective("jsd"), epochs=6),
-    Run("A, kl on generic text", A, Objective("kl"), writer="generic"),
-    Run("A, kl on the draft's own text", A, Objective("kl"), writer="draft"),
+    Run("A, ce", A, Objective("ce"), keep="A-ce"),
+    Run("A, kl", A, Objective("kl"), keep="A-kl"),
+    *(Run(f"A, {name}", A, Objective(name)) for name in ("reverse_kl", "jsd", "tv", "lk")),
     Run("B, ce", B, Objective("ce")),
-    Run("B, kl", B, Objective("kl")),
+    Run("B, kl", B, Objective("kl"), keep="B-kl"),
     Run("B, one row late", B, Objective("kl"), fault=OneRowLate),
     Run("B, T = 4 on the top 64", B, Objective("kl", T=4.0, renormalise=True)),
     Run("B, T = 4 on all odds", B, Objective("kl", T=4.0)),
     Run("B, favourite only", B, Objective("kl"), fault=FavouriteOnly),
-    Run("first 1, kl", (0,), Objective("kl")),
-    Run("first 2, kl", (0, 1), Objective("kl")),
-    Run("first 8, kl", tuple(range(8)), Objective("kl")),
-    Run("first 3 and the last, kl", (0, 1, 2, 29), Objective("kl")),
-    Run("first 6 and the last 2, kl", (0, 1, 2, 3, 4, 5, 28, 29), Objective("kl")),
+    Run("A, kl, 6 epochs", A, Objective("kl"), epochs=6, once=True, keep="A-kl-6-epochs"),
+    Run("A, jsd, 6 epochs", A, Objective("jsd"), epochs=6, once=True),
+    Run("A, kl on generic text", A, Objective("kl"), writer="generic", once=True),
+    Run("A, kl on the draft's own text", A, Objective("kl"), writer="draft", once=True),
+    Run("A, kl + 0.1 ce", A, Objective("kl", ce_weight=0.1), once=True),
+    Run("first 1, kl", (0,), Objective("kl"), once=True),
+    Run("first 2, kl", (0, 1), Objective("kl"), once=True),
+    Run("first 8, kl", tuple(range(8)), Objective("kl"), once=True),
+    Run("first 3 and the last, kl", (0, 1, 2, 29), Objective("kl"), once=True),
+    Run("first 6 and the last 2, kl", (0, 1, 2, 3, 4, 5, 28, 29), Objective("kl"), once=True),
 )
 
 
@@ -70,15 +75,16 @@ def record_trainings(lesson, text):
     lesson = Lesson(replace(lesson.preset, seed=SHIPPED_SEED, train_prompts=PROMPTS, max_new_tokens=TOKENS, batch_size=BATCH), lesson.folder / f"seed-{seed}")
     texts = [row["prompt"] for row in lesson.prompts.heldout]
     heldout = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
-    stores = labelled(lesson, seed, text)
+    runs = [run for run in RUNS if seed == SHIPPED_SEED or not run.once]
+    stores = labelled(lesson, seed, text, {run.writer for run in runs})
     store = stores["target"]
     result = {**made, "seed": seed, "answers": len(store), "tokens": store.rows, "top_mass": float(store.top_mass().mean()),
               "heldout_lengths": {name: [len(resp) for _, resp in sequences] for name, sequences in heldout.items()},
               "untrained": {}, "runs": {}}
-    for name, layers in (("A", A), *((run.name.partition(",")[0], run.layers) for run in RUNS if run.layers)):
+    for name, layers in (("A", A), *((run.name.partition(",")[0], run.layers) for run in runs if run.layers)):
         if name not in result["untrained"]:
             result["untrained"][name] = measured(fresh(lesson, layers), lesson, heldout)
-    for number, run in enumerate(RUNS):
+    for number, run in enumerate(runs):
         result["runs"][run.name] = kept(lesson.folder / f"run-{number}.json", lambda run=run: trained(run, lesson, stores, heldout, seed))
         found = result["runs"][run.name]
         print(f"  {run.name:<30} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
@@ -86,17 +92,18 @@ def record_trainings(lesson, text):
     write_json(REFERENCE / f"trainings_{seed}.json", result)
 
 
-def labelled(lesson, seed, text):
+def labelled(lesson, seed, text, writers):
     """The labels to learn from, by whose text the target was asked on: its own answers, the draft's answers to the same prompts, as many tokens of generic text."""
     prompts = [row["prompt"] for row in lesson.prompts.train[:PROMPTS]]
-    writers = {"target": lesson.target, "draft": load_draft(lesson.preset.draft, lesson.target)}
+    models = {"target": lesson.target, "draft": load_draft(lesson.preset.draft, lesson.target)}
     drawn = {name: generate(model, lesson.tokenizer, prompts, lesson.folder / f"answers-{name}.jsonl", 1.0, TOKENS, seed=1_000 * seed)
-             for name, model in writers.items()}
+             for name, model in models.items() if name in writers}
     header, rows = drawn["target"].header, {name: answers.rows for name, answers in drawn.items()}
-    length = sum(len(row["resp_ids"]) for row in rows["target"]) // len(prompts)
-    pages = text_rows(lesson.tokenizer, (row["text"] for row in read_jsonl(text / "train.jsonl", "text")), OPENING + length, separator=0)
-    pages = pages[torch.randperm(len(pages), generator=torch.Generator().manual_seed(seed))[:len(prompts)]].tolist()
-    rows["generic"] = [{"prompt_ids": page[:OPENING], "resp_ids": page[OPENING:]} for page in pages]
+    if "generic" in writers:
+        length = sum(len(row["resp_ids"]) for row in rows["target"]) // len(prompts)
+        pages = text_rows(lesson.tokenizer, (row["text"] for row in read_jsonl(text / "train.jsonl", "text")), OPENING + length, separator=0)
+        pages = pages[torch.randperm(len(pages), generator=torch.Generator().manual_seed(seed))[:len(prompts)]].tolist()
+        rows["generic"] = [{"prompt_ids": page[:OPENING], "resp_ids": page[OPENING:]} for page in pages]
     # under the target's own header, for it is to read what others wrote
     return {name: score_answers(lesson.target, Answers({**header, "writer": name}, part), lesson.folder / f"labels-{name}", lesson.preset.k,
                                 temperatures=(4.0,) if name == "target" else ()) for name, part in rows.items()}
@@ -139,6 +146,8 @@ def trained(run, lesson, stores, heldout, seed):
     curve[0] = alpha_of(draft)
     labels = run.fault(store) if run.fault else store
     losses = train_draft(draft, labels, recipe, run.objective, on_step=look, dtype=torch.bfloat16 if lesson.preset.device == "cuda" else None, label=run.name)
+    if run.keep:
+        save_draft(draft.eval(), lesson.folder / run.keep, lesson.target, kind=run.name, bits=8, made_by=provenance(), recipe=asdict(recipe))
     every = max(1, len(losses) // 40)
     return {"objective": asdict(run.objective), "layers": run.layers, "recipe": asdict(recipe), "fault": run.fault and run.fault.__name__, "writer": run.writer,
             "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,

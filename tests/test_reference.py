@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from lessonlib import reference_trainings
+from lessonlib.distil.losses import Objective
 from lessonlib.files import CHECKPOINTS, DATA, read_json
 from lessonlib.lesson import Lesson
 from lessonlib.measure.offline import offline_alpha
 from lessonlib.pair.draft_files import load_draft
 from lessonlib.pair.presets import preset
 from lessonlib.reference import OPENINGS, SHIPPED
+from lessonlib.reference_trainings import Run
 from lessonlib.traffic.answers import generate, read_shipped
 
 ROWS = 6
@@ -92,6 +94,7 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
         return replace(found := read_shipped(path, tokenizer, texts), rows=found.rows[:2])
 
     runs = [run for run in reference_trainings.RUNS if run.name in ("A, kl", "A, kl on generic text", "A, kl on the draft's own text")]
+    runs = [*(replace(run, once=False) for run in runs), Run("first 1, kl", (0,), Objective("kl"), once=True)]
     small = {"PROMPTS": 4, "TOKENS": 6, "BATCH": 4, "CURVE": (2,), "CURVE_ANSWERS": 1, "LEAKED": 1, "LEAKED_STEPS": 1, "LEAKED_TOKENS": 2, "RUNS": runs,
              "REFERENCE": tmp_path, "recorded_by": lambda: {"commit": "none"}, "Lesson": made, "read_shipped": short}
     for name, value in small.items():
@@ -102,6 +105,9 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
     record = read_json(tmp_path / "trainings_1.json")
     assert record["seed"] == 1 and record["answers"] == 4 and {run["recipe"]["seed"] for run in record["runs"].values()} == {1}
     assert [run["writer"] for run in record["runs"].values()] == ["target", "generic", "draft"]
+    assert list(record["untrained"]) == ["A"]  # what is once on record belongs to seed 0
+    kept = load_draft(next(path.parent for path in tmp_path.rglob("A-kl/draft.json")), lesson.target)
+    assert kept.kept_layers == load_draft("off-the-shelf", lesson.target).kept_layers
     for run in record["runs"].values():
         alpha = run["heldout"]["alpha"]
         assert alpha["low"] < alpha["value"] < alpha["high"] and list(run["alpha_by_step"]) == ["0", "2"]

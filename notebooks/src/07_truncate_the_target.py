@@ -15,7 +15,7 @@ on the same text) and [06 Train the draft](06_train_the_draft.ipynb) (training o
 of [01 Measure overlap](01_measure_overlap.ipynb); its $\alpha$ is here the offline one at $T = 1$. In formulas $p$ is the
 target and $q$ the draft.
 
-**Time**: it runs in about a minute and a half on two cores with the tiny pair. On a DGX Spark the training is the whole
+**Time**: it runs in about a minute on two cores with the tiny pair. On a DGX Spark the training is the whole
 one, with the answers and labels of [04 Build the data set](04_build_the_dataset.ipynb): a few hours the first time, by our
 estimate (not measured). Reading and three exercises: an hour. [All solutions](solutions/07_truncate_the_target.ipynb).
 """

@@ -14,7 +14,7 @@ for the scoreboard.
 target with its *off-the-shelf* draft. [06 Train the draft](06_train_the_draft.ipynb) trains that draft. `make lesson` leaves
 a trained one, and so does notebook 06 on a DGX Spark: name it in the second cell and run everything again.
 
-**Time**: it runs in about 2 minutes on two cores with the tiny pair, about 10 on a DGX Spark. Reading and three
+**Time**: it runs in about a minute on two cores with the tiny pair, about 10 on a DGX Spark. Reading and three
 exercises: an hour. [All solutions](solutions/08_decode_and_score.ipynb).
 """
 

@@ -15,7 +15,7 @@ labels](02_learn_from_soft_labels.ipynb) ($T$ and $T^2$), [05 Measure without
 decoding](05_measure_without_decoding.ipynb) (alpha and its interval) and [08 Decode and
 score](08_decode_and_score.ipynb) (rounds, the speed-up formula). $p$ is the target, $q$ the draft.
 
-**Time**: it runs in about a minute and a half on two cores with the tiny pair. On a DGX Spark the same cells train on a
+**Time**: it runs in about a minute on two cores with the tiny pair. On a DGX Spark the same cells train on a
 few thousand answers, by our estimate (not measured) in about an hour. Reading and three exercises: an hour. [All
 solutions](solutions/09_break_it.ipynb).
 """
