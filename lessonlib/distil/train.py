@@ -58,8 +58,7 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
     low = [name for name, p in trained.items() if p.dtype not in (torch.float32, torch.float64)]
     if low:
         raise LessonError(f"{low[0]} is {trained[low[0]].dtype}: small updates would be rounded away; train an fp32 copy (draft.float()).")
-    device = next(iter(trained.values())).device
-    optimizer = torch.optim.AdamW(trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=device.type in ("cuda", "cpu") or None)
+    optimizer = torch.optim.AdamW(trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=recipe.weight_decay, fused=True)
     run = fingerprint([asdict(recipe), identity])
     losses = _resume(checkpoint, run, trained, optimizer) if checkpoint else []
     progress = Progress(label, recipe.steps - len(losses), "steps", show=show)
@@ -79,8 +78,8 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
                 saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
                 raise LessonError(f"{label} stopped at step {step + 1}: the loss is {loss} and the gradient's norm {norm}; "
                                   f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
-            if norm > recipe.clip:  # `clip_grad_norm_` would multiply by 1 below it: a pass over all gradients for nothing
-                torch.nn.utils.clip_grads_with_norm_(trained.values(), recipe.clip, total)
+            # the update divides by it as it reads the gradients; `clip_grad_norm_` would read and write all of them once more
+            optimizer.grad_scale = (total / recipe.clip).float() if norm > recipe.clip else None
             whole = False
             optimizer.step()
             losses.append(loss)
