@@ -12,7 +12,7 @@ help:
 	@echo "make bench      how fast the notebooks' sliders answer a key, in Chromium; nothing is stored"
 	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
 	@echo "make notebooks  build the notebooks anew from notebooks/src"
-	@echo "make reference  record anew what the course ships: answers and long trainings (on a GPU; SEEDS='0 1 2 3 4')"
+	@echo "make reference  record anew what the course ships: answers, long trainings, a draft (on a GPU; SEEDS='0 1 2 3 4')"
 	@echo "make vllm       vLLM in an environment of its own, .venv-vllm, to write answers with (generate --engine vllm)"
 	@echo "make env        the environment alone (another Python: make env PYTHON=python3.12)"
 
@@ -48,3 +48,4 @@ reference: env
 	@$(VENV) -m lessonlib generic-text
 	@set -e; for what in answers off-the-shelf sentences; do $(VENV) -m lessonlib reference $$what; done
 	@set -e; for seed in $(SEEDS); do $(VENV) -m lessonlib reference trainings --seed $$seed; done
+	@set -e; for what in distilled decoded leaks; do $(VENV) -m lessonlib reference $$what; done

@@ -199,16 +199,13 @@ def heal(options):
 def reference(options):
     """Make anew what the course ships."""
     from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
+    from lessonlib.reference_decoding import record_decoded, record_leaks, ship_distilled
     from lessonlib.reference_trainings import record_trainings
 
     made = lesson_of(options)
     if made.preset.name != "tiny":
         raise LessonError("the files that the course ships belong to the tiny preset; add --preset tiny.")
-    if options.what == "answers":
-        ship_answers(made)
-    elif options.what == "sentences":
-        record_sentences(made)
-    elif options.what == "trainings":
-        record_trainings(made, options.text)
-    else:
-        record_off_the_shelf(made, options.text)
+    drafts = options.drafts or made.folder / "seed-0"
+    {"answers": lambda: ship_answers(made), "off-the-shelf": lambda: record_off_the_shelf(made, options.text), "sentences": lambda: record_sentences(made),
+     "trainings": lambda: record_trainings(made, options.text), "distilled": lambda: ship_distilled(made, drafts),
+     "decoded": lambda: record_decoded(made, drafts), "leaks": lambda: record_leaks(made)}[options.what]()

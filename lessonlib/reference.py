@@ -1,5 +1,6 @@
 """The files that the course ships and the numbers it records, each with the commit and the command that made it."""
 
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -18,18 +19,22 @@ from lessonlib.pair.draft_files import load_draft
 from lessonlib.traffic.answers import Answers, write_shipped
 
 REFERENCE = DATA / "reference"
+WRITTEN = ("data/answers", "data/reference", "checkpoints")  # by the commands of `make reference`, one after the other
 PERPLEXITY_ROWS = 64  # of 512 tokens each
 OPENINGS = ("The history of the city begins with", "In the morning the farmer", "A good teacher is", "The government of the United States has",
             "The word is used to", "The function returns", "When the war was over, the people", "It is important to", "The river flows", "This module provides")
 
 
 def recorded_by():
-    """`provenance`, of a checkout in which nothing differs from its commit; LessonError otherwise, for nobody could make the file again."""
+    """`provenance`, of a checkout in which nothing differs from its commit but what these commands write; LessonError otherwise, for nobody could make
+    the file again.
+    """
     made = provenance()
-    if made["commit"] is None or made["commit"].endswith("-dirty"):
+    changed = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", *(f":(exclude){path}" for path in WRITTEN)]
+    if made["commit"] is None or subprocess.run(changed, cwd=ROOT, capture_output=True, text=True, check=True).stdout:
         raise LessonError("a recorded number must name the commit that made it, and this folder is no clone as committed; commit first, or run the "
                           "command in a fresh clone.")
-    return made
+    return {**made, "commit": made["commit"].removesuffix("-dirty")}
 
 
 def ship_answers(lesson):

@@ -7,7 +7,7 @@ import torch
 from lessonlib.distil.distil import train_draft
 from lessonlib.distil.heal import text_rows
 from lessonlib.distil.losses import Objective
-from lessonlib.files import DATA, read_json, read_jsonl, write_json
+from lessonlib.files import read_json, read_jsonl, write_json
 from lessonlib.labels.faults import FavouriteOnly, OneRowLate
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED_ANSWERS, SHIPPED_SEED, Lesson, recipe_of
@@ -23,7 +23,6 @@ OPENING = 32  # tokens of a piece of generic text that stand for its prompt
 EPOCHS = 2
 CURVE = (25, 50, 100, 200, 400)  # steps after which, as before the first, alpha is measured on CURVE_ANSWERS held-out answers
 CURVE_ANSWERS = 100
-LEAKED, LEAKED_STEPS, LEAKED_TOKENS = 20, 60, 64  # prompts of the benchmark, steps of training on all of them, tokens an answer
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ RUNS = (
     Run("A, kl, 6 epochs", A, Objective("kl"), epochs=6, once=True, keep="A-kl-6-epochs"),
     Run("A, jsd, 6 epochs", A, Objective("jsd"), epochs=6, once=True),
     Run("A, kl on generic text", A, Objective("kl"), writer="generic", once=True),
-    Run("A, kl on the draft's own text", A, Objective("kl"), writer="draft", once=True),
     Run("A, kl + 0.1 ce", A, Objective("kl", ce_weight=0.1), once=True),
     Run("first 1, kl", (0,), Objective("kl"), once=True),
     Run("first 2, kl", (0, 1), Objective("kl"), once=True),
@@ -67,7 +65,7 @@ RUNS = (
 
 
 def record_trainings(lesson, text):
-    """Train and measure every draft of RUNS and the leaked benchmark; writes data/reference/trainings_N.json, N the preset's seed. Finished runs stay.
+    """Train and measure every draft of RUNS; writes data/reference/trainings_N.json, N the preset's seed. Finished runs stay.
 
     Each seed draws other answers to the same prompts and takes them in another order. text: folder of the generic text (`generic-text` makes it).
     """
@@ -88,25 +86,22 @@ def record_trainings(lesson, text):
         result["runs"][run.name] = kept(lesson.folder / f"run-{number}.json", lambda run=run: trained(run, lesson, stores, heldout, seed))
         found = result["runs"][run.name]
         print(f"  {run.name:<30} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
-    result["leaked"] = leaked(lesson, seed)
     write_json(REFERENCE / f"trainings_{seed}.json", result)
 
 
 def labelled(lesson, seed, text, writers):
-    """The labels to learn from, by whose text the target was asked on: its own answers, the draft's answers to the same prompts, as many tokens of generic text."""
+    """The labels to learn from, by whose text the target was asked on: its own answers, or as many tokens of generic text."""
     prompts = [row["prompt"] for row in lesson.prompts.train[:PROMPTS]]
-    models = {"target": lesson.target, "draft": load_draft(lesson.preset.draft, lesson.target)}
-    drawn = {name: generate(model, lesson.tokenizer, prompts, lesson.folder / f"answers-{name}.jsonl", 1.0, TOKENS, seed=1_000 * seed)
-             for name, model in models.items() if name in writers}
-    header, rows = drawn["target"].header, {name: answers.rows for name, answers in drawn.items()}
+    drawn = generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / "answers.jsonl", 1.0, TOKENS, seed=1_000 * seed)
+    found = {"target": score_answers(lesson.target, drawn, lesson.folder / "labels-target", lesson.preset.k, temperatures=(4.0,))}
     if "generic" in writers:
-        length = sum(len(row["resp_ids"]) for row in rows["target"]) // len(prompts)
+        length = sum(len(row["resp_ids"]) for row in drawn.rows) // len(prompts)
         pages = text_rows(lesson.tokenizer, (row["text"] for row in read_jsonl(text / "train.jsonl", "text")), OPENING + length, separator=0)
         pages = pages[torch.randperm(len(pages), generator=torch.Generator().manual_seed(seed))[:len(prompts)]].tolist()
-        rows["generic"] = [{"prompt_ids": page[:OPENING], "resp_ids": page[OPENING:]} for page in pages]
-    # under the target's own header, for it is to read what others wrote
-    return {name: score_answers(lesson.target, Answers({**header, "writer": name}, part), lesson.folder / f"labels-{name}", lesson.preset.k,
-                                temperatures=(4.0,) if name == "target" else ()) for name, part in rows.items()}
+        rows = [{"prompt_ids": page[:OPENING], "resp_ids": page[OPENING:]} for page in pages]
+        # under the target's own header, for it is to read what others wrote
+        found["generic"] = score_answers(lesson.target, Answers({**drawn.header, "writer": "generic"}, rows), lesson.folder / "labels-generic", lesson.preset.k)
+    return found
 
 
 def kept(path, make):
@@ -157,18 +152,3 @@ def trained(run, lesson, stores, heldout, seed):
 def rate(run):
     """The learning rate: a draft that can write already takes a smaller one."""
     return 1e-3 if run.layers is None else 2e-3
-
-
-def leaked(lesson, seed):
-    """The benchmark leaked: draft A trained on the short prompts with the target's own answers, judged on them and on as many fresh ones."""
-    prompts_of = {"leaked": [row["prompt"] for row in read_jsonl(DATA / "prompts_short.jsonl", "prompt")][:LEAKED],
-              "fresh": [row["prompt"] for row in lesson.prompts.heldout[-LEAKED:]]}
-    answers = {name: generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"twenty_{name}.jsonl", 0.0, LEAKED_TOKENS) for name, prompts in prompts_of.items()}
-    store = score_answers(lesson.target, answers["leaked"], lesson.folder / "labels-leaked", lesson.preset.k)
-    draft = fresh(lesson, A)
-    sequences = {name: found.sequences() for name, found in answers.items()}
-    before = measured(draft, lesson, sequences)
-    recipe = replace(recipe_of(lesson.preset, "A"), steps=LEAKED_STEPS, batch_size=LEAKED, lr=1e-3, seed=seed)
-    train_draft(draft, store, recipe, "kl", label="leaked")
-    after = measured(draft.eval(), lesson, sequences)
-    return {"recipe": asdict(recipe), "before": before, "after": after}

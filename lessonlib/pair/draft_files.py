@@ -1,7 +1,7 @@
 """Drafts on disk: what a draft has of its own and a note of what it shares, or a whole checkpoint where it shares nothing.
 
-A folder holds config.json, draft.json (kind, the target's fingerprint, the layers kept, the parts shared, bits a weight) and
-layers.safetensors (its own layers) or model.safetensors (everything).
+A folder holds config.json, draft.json (kind, the target's fingerprint, the layers kept, the parts shared, bits a weight, the draft it is
+the difference from, if any) and layers.safetensors (its own layers) or model.safetensors (everything).
 """
 
 import re
@@ -11,7 +11,7 @@ import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.files import atomic_path, check_writable, read_json, remove, shown, write_json
-from lessonlib.pair.eight_bit import dequantise_layers, quantise_layers
+from lessonlib.pair.few_bits import BITS, dequantise_layers, quantise_layers
 from lessonlib.pair.layers_draft import SHARED, cast_parameters, layers_draft, shared_parts
 from lessonlib.pair.load import load_model, locate
 from lessonlib.pair.tensor_files import read_tensors, write_tensors
@@ -21,31 +21,43 @@ NOTE, LAYERS = "draft.json", "layers.safetensors"
 OURS = re.compile(r"draft\.json|layers\.safetensors|(generation_)?config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
 
-def save_draft(draft, folder, target, kind="draft", bits=32, **notes):
+def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes):
     """Write `draft` to `folder`, replacing what is there: its layers alone if the rest is the target's, else all of it.
 
-    `bits=8` rounds the layers to int8 (`quantise_layers`); `notes` go into draft.json as they are. A draft that another
-    program loads without the target is saved with its own `save_pretrained`. Raises LessonError where `folder` holds
-    something other than a draft, and for bits that are not 8 or 32.
+    `bits`, 8 or 4, rounds the layers (`quantise_layers`); `base` names the draft that this one was trained from, and then only the difference
+    is written: it is small, so few bits hold it well. `notes` go into draft.json as they are. A draft that another program loads without the
+    target is saved with its own `save_pretrained`. Raises LessonError where `folder` holds something other than a draft, for other bits, and
+    for a base of other layers.
     """
     shares = shared_parts(draft, target)
-    own = {name: parameter for name, parameter in draft.named_parameters() if name.startswith("model.layers.")}
+    own = own_layers(draft)
     compact = shares == list(SHARED) and hasattr(draft, "kept_layers")
-    if bits not in (8, 32) or (bits == 8 and not compact):
-        raise LessonError("A draft is saved in 32 bits, or in 8 when only its layers are its own; leave bits at 32.")
+    if bits not in (32, *BITS) or (not compact and (bits != 32 or base)):
+        raise LessonError("A draft is saved in 32 bits, or, when only its layers are its own, in 8 or 4 and as a difference; leave bits at 32 and name no base.")
+    beginning = load_draft(base, target, torch.float32) if base else None
+    if base and getattr(beginning, "kept_layers", None) != draft.kept_layers:
+        raise LessonError(f"The draft {base} has other layers than this one; name the draft that this one was trained from, or none.")
+    if base:
+        own = {name: weight.detach().float() - old for (name, weight), old in zip(own.items(), own_layers(beginning).values())}
     check_draft_folder(folder)
     with atomic_path(folder) as temporary:
         temporary.mkdir()
         if compact:
             draft.config.save_pretrained(temporary)
-            write_tensors(temporary / LAYERS, quantise_layers(own) if bits == 8 else own)
+            write_tensors(temporary / LAYERS, own if bits == 32 else quantise_layers(own, bits))
         else:
             draft.save_pretrained(temporary)
         write_json(temporary / NOTE, {
             "kind": kind, "layers": list(draft.kept_layers) if compact else None, "shares": shares if compact else [],
             "bits": bits, "target": Path(target.config._name_or_path).name,
-            "target_fingerprint": model_fingerprint(target), **notes})
+            "target_fingerprint": model_fingerprint(target),
+            **({"base": base, "base_fingerprint": model_fingerprint(beginning)} if base else {}), **notes})
         remove(folder)
+
+
+def own_layers(draft):
+    """{name: parameter} of a draft's layers, which is what it does not share with its target."""
+    return {name: parameter for name, parameter in draft.named_parameters() if name.startswith("model.layers.")}
 
 
 def check_draft_folder(folder):
@@ -77,10 +89,15 @@ def load_draft(name, target, dtype=None):
         return draft
     tensors = read_tensors(place / LAYERS)
     draft = layers_draft(target, note["layers"])
-    own = {key: parameter for key, parameter in draft.named_parameters() if key.startswith("model.layers.")}
-    stored = dequantise_layers(tensors) if note["bits"] == 8 else tensors
+    own = own_layers(draft)
+    stored = tensors if note["bits"] == 32 else dequantise_layers(tensors)
     if {key: tensor.shape for key, tensor in stored.items()} != {key: parameter.shape for key, parameter in own.items()}:
         raise LessonError(f"{shown(place / LAYERS)} does not hold the layers that {NOTE} lists; make the draft again.")
+    if "base" in note:
+        beginning = load_draft(note["base"], target, torch.float32)
+        if model_fingerprint(beginning) != note.get("base_fingerprint"):
+            raise LessonError(f"The draft in {shown(place)} is stored as its difference from the draft {note['base']}, which has changed since; make it again.")
+        stored = {key: stored[key].to(old.device) + old for key, old in own_layers(beginning).items()}
     with torch.no_grad():
         for key, parameter in own.items():
             parameter.copy_(stored[key])

@@ -11,7 +11,7 @@ from transformers import Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from lessonlib.errors import LessonError
 from lessonlib.files import read_json
 from lessonlib.pair.draft_files import load_draft, save_draft
-from lessonlib.pair.eight_bit import dequantise_layers, quantise_layers
+from lessonlib.pair.few_bits import dequantise_layers, quantise_layers
 from lessonlib.pair.layers_draft import cast_parameters, layers_draft, shared_parts
 from lessonlib.pair.load import load_model
 from lessonlib.pair.tokenizer_check import check_pair, model_fingerprint
