@@ -12,6 +12,7 @@ from lessonlib.distil.heal import perplexity, text_rows
 from lessonlib.errors import LessonError
 from lessonlib.files import DATA, ROOT, read_json, read_jsonl, shown, write_json
 from lessonlib.lesson import SHIPPED, SHIPPED_ANSWERS, SHIPPED_TOKENS, Lesson
+from lessonlib.measure.estimate import ratio_estimate
 from lessonlib.measure.offline import offline_alpha
 from lessonlib.measure.scoreboard import provenance
 from lessonlib.pair.chat import end_of_turn_ids
@@ -56,6 +57,18 @@ def figures(measured):
 def by_answer(measured):
     """alpha of each answer of an OfflineAlpha, to four digits: with the answers' lengths, what two records of the same text need to be paired."""
     return [round(row.mean(), 4) for row in np.split(measured.per_position.astype(float), np.cumsum(measured.lengths)[:-1])]
+
+
+def recorded_trainings():
+    """The long trainings on record, one record a seed, seed 0 first."""
+    return [read_json(path) for path in sorted(REFERENCE.glob("trainings_*.json"))]
+
+
+def recorded_gain(record, after, before, run="heldout"):
+    """How much higher alpha is in one recorded training (a name of its runs) than in another, an Estimate paired answer by answer."""
+    lengths = record["heldout_lengths"][run]
+    gains = np.subtract(*(record["runs"][name][run]["alpha_by_answer"] for name in (after, before)))
+    return ratio_estimate(gains * lengths, lengths)
 
 
 def record_off_the_shelf(lesson, text):

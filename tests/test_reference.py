@@ -2,20 +2,24 @@
 
 import gzip
 import json
+import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from lessonlib import reference_trainings
+from lessonlib import reference, reference_decoding, reference_trainings
 from lessonlib.distil.losses import Objective
+from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, DATA, read_json
-from lessonlib.lesson import Lesson
-from lessonlib.measure.offline import offline_alpha
-from lessonlib.pair.draft_files import load_draft
+from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
+from lessonlib.measure import scoreboard
+from lessonlib.measure.offline import alpha_gain, offline_alpha, offline_alphas
+from lessonlib.pair.draft_files import load_draft, save_draft
+from lessonlib.pair.load import DISTILLED, OFF_THE_SHELF
 from lessonlib.pair.presets import preset
-from lessonlib.reference import OPENINGS, SHIPPED
+from lessonlib.reference import OPENINGS, SHIPPED, recorded_gain, recorded_trainings
 from lessonlib.reference_trainings import Run
 from lessonlib.traffic.answers import generate, read_shipped
 
@@ -35,9 +39,9 @@ def lesson(tmp_path_factory):
 def test_every_recorded_file_names_its_commit_its_command_and_its_versions():
     headers = [json.loads(gzip.open(DATA / "answers" / f"{name}.jsonl.gz", "rt").readline()) for name in SHIPPED]
     files = [read_json(path) for path in sorted((DATA / "reference").glob("*.json"))]
-    draft = read_json(CHECKPOINTS / "off-the-shelf" / "draft.json")["made_by"]
+    drafts = [read_json(CHECKPOINTS / name / "draft.json")["made_by"] for name in (OFF_THE_SHELF, DISTILLED)]
     assert len(files) >= 1
-    for made in [*headers, *files, draft]:
+    for made in [*headers, *files, *drafts]:
         assert made["command"].startswith("python -m lessonlib ") and made["commit"] and not made["commit"].endswith("-dirty") and made["machine"] and "transformers" in made["versions"]
 
 
@@ -73,13 +77,80 @@ def test_the_shipped_answers_are_drawn_again_by_the_same_command(lesson, tmp_pat
 
 
 def test_the_shipped_draft_is_small_and_its_rest_is_the_targets(lesson):
-    folder = CHECKPOINTS / "off-the-shelf"
+    folder = CHECKPOINTS / OFF_THE_SHELF
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 16e6
     draft = load_draft("off-the-shelf", lesson.target)
     assert draft.model.embed_tokens.weight.data_ptr() == lesson.target.model.embed_tokens.weight.data_ptr()
     assert draft.lm_head.weight.data_ptr() == lesson.target.lm_head.weight.data_ptr()
     assert {name for name, p in draft.named_parameters() if p.requires_grad} == {name for name, _ in draft.named_parameters() if ".layers." in name}
     assert all(torch.isfinite(p).all() for p in draft.parameters())
+
+
+def test_the_distilled_draft_is_small_and_keeps_more_guesses(lesson):
+    folder, shipped = CHECKPOINTS / DISTILLED, read_json(DATA / "reference" / "distilled.json")["drafts"]
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 8e6
+    drafts = [load_draft(name, lesson.target) for name in (DISTILLED, OFF_THE_SHELF)]
+    assert drafts[0].kept_layers == drafts[1].kept_layers
+    distilled, begun = offline_alphas(drafts, lesson.target, lesson.answers("heldout").sequences()[:2 * ROWS])
+    assert alpha_gain(distilled, begun).low > 0.03
+    for run in ("heldout", "heldout-greedy"):  # four bits cost next to nothing
+        assert shipped["as trained, in 8 bits"][run]["alpha"]["value"] - shipped["as shipped"][run]["alpha"]["value"] < 0.003
+
+
+def test_the_five_seeds_agree_on_what_the_course_says():
+    records = recorded_trainings()
+    assert [record["seed"] for record in records] == [0, 1, 2, 3, 4] and len({record["tokens"] for record in records}) == 5
+    for record in records:
+        for after, before in (("A, kl", "A, ce"), ("B, kl", "B, ce"), ("B, kl", "B, one row late"), ("B, kl", "B, T = 4 on the top 64"), ("B, kl", "B, T = 4 on all odds")):
+            gain = recorded_gain(record, after, before)
+            means = [record["runs"][name]["heldout"]["alpha"]["value"] for name in (after, before)]
+            assert gain.low > 0 and gain == pytest.approx(means[0] - means[1], abs=1e-4), (record["seed"], after, before)
+
+
+def test_decoding_and_the_leak_are_recorded(lesson, monkeypatch, tmp_path):
+    """The real recordings made short: two prompts, a few tokens, two steps."""
+    small = {"REFERENCE": tmp_path, "CHECKPOINTS": tmp_path, "recorded_by": lambda: {"commit": "none"}, "Lesson": lambda preset, folder: lesson, "load_draft": lambda name, target, *_: load_draft(tmp_path / name, target) if name == DISTILLED else load_draft(name, target),
+             "benchmark": lambda: ["Name a river.", "Name a lake."], "CHOOSE_ON": 1, "CHOOSE_TOKENS": 2, "KS": (1, 2), "TOKENS": 3, "FRESH": 2, "LEAK_SEEDS": (0, 1),
+             "LEAK_STEPS": 2, "LEAK_BATCH": 1, "LEAK_K": 2, "LEAK_TOKENS": 3, "SHIPPED": {"heldout": 64}}
+    for name, value in small.items():
+        monkeypatch.setattr(reference_decoding, name, value)
+    with pytest.raises(LessonError, match="holds no draft A-ce"):
+        reference_decoding.record_decoded(lesson, tmp_path / "kept")
+    for name in filter(None, reference_decoding.DECODED.values()):
+        save_draft(load_draft(OFF_THE_SHELF, lesson.target), tmp_path / "kept" / name, lesson.target, bits=8, recipe={}, made_by={})
+    reference_decoding.record_decoded(lesson, tmp_path / "kept")
+    found = read_json(tmp_path / "decoded.json")["drafts"]
+    assert list(found) == list(reference_decoding.DECODED) and all(each["identical"] == 2 and each["K"] in (1, 2) for each in found.values())
+    reference_decoding.record_leaks(lesson)
+    leaks = read_json(tmp_path / "leaks.json")
+    assert leaks["before"]["leaked"] != leaks["after"]["0"]["leaked"] and leaks["recipe"]["steps"] == 2
+    assert {each["fresh"]["identical"] for each in leaks["after"].values()} == {2} and len(leaks["after"]) == 2
+    monkeypatch.setattr(type(lesson), "answers", lambda self, name: short(name))
+    short = lambda name: replace(found := read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, [row["prompt"] for row in lesson.prompts.heldout]), rows=found.rows[:2])  # noqa: E731
+    reference_decoding.ship_distilled(lesson, tmp_path / "kept")
+    as_trained, shipped = read_json(tmp_path / "distilled.json")["drafts"].values()
+    assert shipped["heldout"]["alpha"]["value"] == pytest.approx(as_trained["heldout"]["alpha"]["value"], abs=1e-3)
+
+
+def test_a_number_is_recorded_from_a_commit_and_no_other_state(tmp_path, monkeypatch):
+    """What one command of `make reference` has written does not stop the next; anything else that differs from the commit does."""
+    git = lambda *words: subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=tmp_path, check=True, capture_output=True)  # noqa: E731
+    monkeypatch.setattr(reference, "ROOT", tmp_path)
+    monkeypatch.setattr(scoreboard, "ROOT", tmp_path)
+    for name in ("code.py", "data/reference/old.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    with pytest.raises(LessonError, match="no clone as committed"):
+        reference.recorded_by()
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    (tmp_path / "data/reference/old.json").write_text("2")
+    made = reference.recorded_by()
+    assert len(made["commit"]) == 12
+    (tmp_path / "code.py").write_text("2")
+    with pytest.raises(LessonError, match="no clone as committed"):
+        reference.recorded_by()
 
 
 def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(lesson, monkeypatch, tmp_path):

@@ -486,7 +486,9 @@ greedy = [1 - labels.log_tail.exp() for labels in greedy_labels]
 mass, sure = torch.cat(sampled), torch.cat(greedy)
 
 # %%
-record = read_json(DATA / "reference" / "trainings.json")
+from lessonlib.reference import recorded_gain, recorded_trainings
+
+record = recorded_trainings()[0]
 for name, each, reference, band in (("sampled, T = 1", sampled, record["top_mass"], 0.06), ("greedy", greedy, 0.976, 0.015)):
     held = mean_mass(each)
     print(f"{name}: 95 % interval {held.low:.3f} to {held.high:.3f}")
@@ -798,7 +800,25 @@ print("at the first place both read the same, so alpha must be equal:", bool(abs
 
 # %% [markdown]
 r"""
-Read the verdicts with care. They say how good this draft *is* on each text, not how good training on it would make it.
+Read the verdicts with care. They say how good this draft *is* on each text, not how good training on it makes it. That is on
+record: the same draft, the same steps, as many tokens, once of generic text and once of the target's answers, both with the
+target's odds; judged on 500 held-out answers.
+"""
+
+# %%
+taught = {"untrained": record["untrained"]["A"], **{name: record["runs"][f"A, kl{name}"] for name in (" on generic text", "")}}
+for name, run in taught.items():
+    alpha = run["heldout"]["alpha"]
+    words = {"untrained": "before training", "": "trained on the target's"}.get(name, "trained on generic text")
+    print(f"{words:<24} alpha {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}]")
+ahead = recorded_gain(record, "A, kl", "A, kl on generic text")
+print(f"the target's minus generic, redrawn by answers: {ahead:+.3f} {ahead.interval('+.3f')}")
+assert ahead.low > 0
+
+# %% [markdown]
+r"""
+It had read its fill of generic text before; more of it, even with the target's own odds, teaches it nothing about your
+server. What to keep in mind:
 
 - Where generic text has the higher $\alpha$, that is the off-the-shelf draft's whole trouble: it does best on what it
   was schooled on, and your server never writes that. Acceptance is counted on the second row. So the labels of this course

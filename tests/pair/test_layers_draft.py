@@ -169,35 +169,60 @@ def test_a_draft_of_its_own_is_saved_whole(target, tmp_path):
     assert torch.equal(load_draft(tmp_path / "draft", target)(IDS).logits, draft(IDS).logits)
 
 
-def test_eight_bits_move_no_weight_by_more_than_half_a_step(target, tmp_path):
+@pytest.mark.parametrize("bits", [8, 4])
+def test_few_bits_move_no_weight_by_more_than_half_a_step(target, tmp_path, bits):
     draft = trained(target)
     with torch.no_grad():
         draft.model.layers[0].mlp.up_proj.weight[3] = 0.0
         draft.model.layers[0].mlp.up_proj.weight[4] = 1e-7
     state = {name: parameter.detach() for name, parameter in draft.model.layers.named_parameters()}
-    small = quantise_layers(state)
+    small = quantise_layers(state, bits)
     back = dequantise_layers(small)
     assert back.keys() == state.keys()
     for name, weight in state.items():
         if weight.dim() == 1:
             assert torch.equal(back[name], weight)
         else:
-            assert small[name].dtype == torch.int8
-            step = weight.abs().amax(dim=1, keepdim=True) / 127
+            assert small[name].numel() == weight.numel() * bits // 8 and small[name].element_size() == 1
+            step = weight.abs().amax(dim=1, keepdim=True) / (127 if bits == 8 else 7)
             assert ((back[name] - weight).abs() <= step * 0.5001).all(), name
             assert (back[name] - weight).abs().max() > 0, name
-    save_draft(draft, tmp_path / "draft", target, bits=8)
+    save_draft(draft, tmp_path / "draft", target, bits=bits)
     loaded = load_draft(tmp_path / "draft", target)
     for name, parameter in loaded.model.layers.named_parameters():
         assert torch.equal(parameter, back[name]), name
-    save_draft(loaded, tmp_path / "again", target, bits=8)
+    save_draft(loaded, tmp_path / "again", target, bits=bits)
     assert (tmp_path / "again/layers.safetensors").read_bytes() == (tmp_path / "draft/layers.safetensors").read_bytes()
 
 
-def test_eight_bits_are_refused_for_a_whole_model(tmp_path):
+@pytest.mark.parametrize("asked", [{"bits": 8}, {"bits": 4}, {"base": "off-the-shelf"}, {"bits": 16}])
+def test_few_bits_and_a_base_are_refused_for_a_whole_model(tmp_path, asked):
     with pytest.raises(LessonError, match="bits"):
-        save_draft(random_target(seed=1), tmp_path / "draft", random_target(), bits=8)
+        save_draft(random_target(seed=1), tmp_path / "draft", random_target(), **asked)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_draft_is_stored_as_its_difference_from_the_one_it_was_trained_from(target, tmp_path):
+    base = trained(target)
+    save_draft(base, tmp_path / "base", target, bits=8)
+    draft = load_draft(tmp_path / "base", target)
+    with torch.no_grad():
+        for parameter in draft.model.layers.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.001)
+    save_draft(draft, tmp_path / "draft", target, bits=4, base=str(tmp_path / "base"))
+    loaded, begun = load_draft(tmp_path / "draft", target), load_draft(tmp_path / "base", target)
+    for (name, weight), back, old in zip(draft.model.layers.named_parameters(), loaded.model.layers.parameters(), begun.model.layers.parameters()):
+        step = (weight - old).abs().amax(-1, keepdim=True) / 7 if weight.dim() == 2 else torch.tensor(1e-6)
+        assert ((back - weight).abs() <= 0.51 * step + 1e-7).all(), name
+    coarse = quantise_layers({"w": draft.model.layers[0].mlp.up_proj.weight}, 4)  # the weights themselves in as many bits lie much further off
+    assert (dequantise_layers(coarse)["w"] - draft.model.layers[0].mlp.up_proj.weight).abs().max() > 20 * (loaded.model.layers[0].mlp.up_proj.weight - draft.model.layers[0].mlp.up_proj.weight).abs().max()
+    # another draft in the base's place would give a draft that nobody has trained
+    save_draft(trained(target), tmp_path / "base", target, bits=8)
+    with pytest.raises(LessonError, match="difference from the draft .*base, which has changed since"):
+        load_draft(tmp_path / "draft", target)
+    save_draft(trained(target, (0,)), tmp_path / "other", target)
+    with pytest.raises(LessonError, match="has other layers"):
+        save_draft(draft, tmp_path / "draft", target, base=str(tmp_path / "other"))
 
 
 def test_four_layers_of_the_embedded_target_ship_in_16_mb(embedded, tmp_path):
