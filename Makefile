@@ -9,7 +9,7 @@ SEEDS ?= 0 1 2 3 4
 help:
 	@echo "make lesson     the whole course in one run: environment, model, pipeline; ends with a table and a row in SCOREBOARD.md"
 	@echo "make test       every test, the notebooks among them"
-	@echo "make bench      how fast the notebooks' sliders answer a key, in Chromium; nothing is stored"
+	@echo "make bench      scorer, loss and training step against the hardware's floor; how fast the sliders answer a key; nothing is stored"
 	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
 	@echo "make notebooks  build the notebooks anew from notebooks/src"
 	@echo "make reference  record anew what the course ships: answers, long trainings, a draft (on a GPU; SEEDS='0 1 2 3 4')"
@@ -32,8 +32,9 @@ test: env
 	@echo "Running every test: about 30 minutes on two cores, no network."
 	@$(VENV) -m pytest
 
-# On a quiet machine: each time is a key, a figure drawn by the kernel and a page painted by the browser.
+# On a quiet machine. The kernels against what the hardware can do; then, for each slider, from a key to a painted page.
 bench: env
+	@$(VENV) tests/benchmarks/floors.py
 	@PYTHONPATH=tests $(VENV) -m workbook.browser.bench
 
 lab: env
@@ -48,4 +49,5 @@ reference: env
 	@$(VENV) -m lessonlib generic-text
 	@set -e; for what in answers off-the-shelf sentences; do $(VENV) -m lessonlib reference $$what; done
 	@set -e; for seed in $(SEEDS); do $(VENV) -m lessonlib reference trainings --seed $$seed; done
+	@# decoded and leaks are timings; the shipped ones are of two cores: the same commands there, with --drafts FOLDER
 	@set -e; for what in distilled decoded leaks; do $(VENV) -m lessonlib reference $$what; done

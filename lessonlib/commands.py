@@ -206,6 +206,17 @@ def reference(options):
     if made.preset.name != "tiny":
         raise LessonError("the files that the course ships belong to the tiny preset; add --preset tiny.")
     drafts = options.drafts or made.folder / "seed-0"
-    {"answers": lambda: ship_answers(made), "off-the-shelf": lambda: record_off_the_shelf(made, options.text), "sentences": lambda: record_sentences(made),
-     "trainings": lambda: record_trainings(made, options.text), "distilled": lambda: ship_distilled(made, drafts),
-     "decoded": lambda: record_decoded(made, drafts), "leaks": lambda: record_leaks(made)}[options.what]()
+    if options.what == "answers":
+        ship_answers(made)
+    elif options.what == "sentences":
+        record_sentences(made)
+    elif options.what == "trainings":
+        record_trainings(made, options.text)
+    elif options.what == "distilled":
+        ship_distilled(made, drafts)
+    elif options.what == "decoded":
+        record_decoded(made, drafts)
+    elif options.what == "leaks":
+        record_leaks(made)
+    else:
+        record_off_the_shelf(made, options.text)

@@ -65,7 +65,9 @@ def recorded_trainings():
 
 
 def recorded_gain(record, after, before, run="heldout"):
-    """How much higher alpha is in one recorded training (a name of its runs) than in another, an Estimate paired answer by answer."""
+    """How much higher alpha is after one recorded training than after another (names in record["runs"]), an Estimate paired answer by answer;
+    run: the held-out answers, "heldout" or "heldout-greedy".
+    """
     lengths = record["heldout_lengths"][run]
     gains = np.subtract(*(record["runs"][name][run]["alpha_by_answer"] for name in (after, before)))
     return ratio_estimate(gains * lengths, lengths)

@@ -82,15 +82,15 @@ def record_trainings(lesson, text):
     for name, layers in (("A", A), *((run.name.partition(",")[0], run.layers) for run in runs if run.layers)):
         if name not in result["untrained"]:
             result["untrained"][name] = measured(fresh(lesson, layers), lesson, heldout)
-    for number, run in enumerate(runs):
-        result["runs"][run.name] = kept(lesson.folder / f"run-{number}.json", lambda run=run: trained(run, lesson, stores, heldout, seed))
+    for run in runs:
+        result["runs"][run.name] = kept(lesson.folder / f"run {run.name}.json", lambda run=run: trained(run, lesson, stores, heldout, seed))
         found = result["runs"][run.name]
         print(f"  {run.name:<30} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
     write_json(REFERENCE / f"trainings_{seed}.json", result)
 
 
 def labelled(lesson, seed, text, writers):
-    """The labels to learn from, by whose text the target was asked on: its own answers, or as many tokens of generic text."""
+    """{writer: the target's labels on that writer's text}: of its own answers and, if `writers` names it, of as many tokens of generic text."""
     prompts = [row["prompt"] for row in lesson.prompts.train[:PROMPTS]]
     drawn = generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / "answers.jsonl", 1.0, TOKENS, seed=1_000 * seed)
     found = {"target": score_answers(lesson.target, drawn, lesson.folder / "labels-target", lesson.preset.k, temperatures=(4.0,))}

@@ -78,7 +78,7 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
                 saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
                 raise LessonError(f"{label} stopped at step {step + 1}: the loss is {loss} and the gradient's norm {norm}; "
                                   f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
-            # the update divides by it as it reads the gradients; `clip_grad_norm_` would read and write all of them once more
+            # the fused update divides the gradients by it as it reads them; `clip_grad_norm_` would read and write all of them once more
             optimizer.grad_scale = (total / recipe.clip).float() if norm > recipe.clip else None
             whole = False
             optimizer.step()

@@ -33,7 +33,9 @@ def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes)
     own = own_layers(draft)
     compact = shares == list(SHARED) and hasattr(draft, "kept_layers")
     if bits not in (32, *BITS) or (not compact and (bits != 32 or base)):
-        raise LessonError("A draft is saved in 32 bits, or, when only its layers are its own, in 8 or 4 and as a difference; leave bits at 32 and name no base.")
+        raise LessonError("Few bits (8 or 4) and a base are for drafts of which only the layers are their own; leave bits at 32 and name no base.")
+    if base and Path(locate(base)).resolve() == Path(folder).resolve():
+        raise LessonError(f"A draft cannot be stored as its difference from the draft that it replaces ({shown(folder)}); name another folder.")
     beginning = load_draft(base, target, torch.float32) if base else None
     if base and getattr(beginning, "kept_layers", None) != draft.kept_layers:
         raise LessonError(f"The draft {base} has other layers than this one; name the draft that this one was trained from, or none.")
@@ -51,7 +53,7 @@ def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes)
             "kind": kind, "layers": list(draft.kept_layers) if compact else None, "shares": shares if compact else [],
             "bits": bits, "target": Path(target.config._name_or_path).name,
             "target_fingerprint": model_fingerprint(target),
-            **({"base": base, "base_fingerprint": model_fingerprint(beginning)} if base else {}), **notes})
+            **({"base": str(base), "base_fingerprint": model_fingerprint(beginning)} if base else {}), **notes})
         remove(folder)
 
 
@@ -74,7 +76,8 @@ def load_draft(name, target, dtype=None):
     """The draft in a folder (or a whole model by name or hub id), ready to propose for `target`, on its device.
 
     `dtype` is that of the draft's own weights: the target's unless given (fp32 to train on). Raises LessonError for a draft
-    that was made for another target, for torn files, and where the vocabularies differ.
+    that was made for another target, for one stored as its difference from a draft that has changed since, for torn files, and where
+    the vocabularies differ.
     """
     place, dtype = locate(name), dtype or target.dtype
     note = read_json(place / NOTE) if isinstance(place, Path) and (place / NOTE).is_file() else None

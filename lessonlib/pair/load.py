@@ -21,16 +21,17 @@ HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 def locate(name):
     """Where to load `name` from: the embedded target (made now if need be), a shipped draft, a folder, or a hub id.
 
-    Returns a Path, or the hub id as it is. Raises LessonError for a folder that is missing, the shipped draft's among them, and for an
+    Returns a Path, or the hub id as it is. Raises LessonError for a folder that is missing, a shipped draft's among them, and for an
     embedded target that cannot be made.
     """
     if str(name) == embedded.NAME:
         return embedded.ensure_embedded_target()
     if str(name) in (OFF_THE_SHELF, DISTILLED):
-        made_by = f"python -m lessonlib generic-text, then python -m lessonlib heal --preset tiny --out {shown(CHECKPOINTS / OFF_THE_SHELF)}"
-        name, made_by = CHECKPOINTS / name, made_by if str(name) == OFF_THE_SHELF else "make reference"
+        name = CHECKPOINTS / name
         if not name.is_dir():
-            raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or make it anew: {made_by}")
+            how = (f"python -m lessonlib generic-text, then python -m lessonlib heal --preset tiny --out {shown(name)}" if name.name == OFF_THE_SHELF
+                   else "python -m lessonlib reference trainings --preset tiny, then python -m lessonlib reference distilled --preset tiny")
+            raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or make it anew: {how}")
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
     local = isinstance(name, Path) or not HUB_ID.fullmatch(name) or name.startswith(".") or ("/" in name and Path(name).parent.is_dir())

@@ -802,23 +802,24 @@ print("at the first place both read the same, so alpha must be equal:", bool(abs
 r"""
 Read the verdicts with care. They say how good this draft *is* on each text, not how good training on it makes it. That is on
 record: the same draft, the same steps, as many tokens, once of generic text and once of the target's answers, both with the
-target's odds; judged on 500 held-out answers.
+target's odds; judged on 500 held-out answers, one training each (seed 0).
 """
 
 # %%
-taught = {"untrained": record["untrained"]["A"], **{name: record["runs"][f"A, kl{name}"] for name in (" on generic text", "")}}
-for name, run in taught.items():
+taught = {"before training": record["untrained"]["A"], "trained on generic text": record["runs"]["A, kl on generic text"],
+          "trained on the target's": record["runs"]["A, kl"]}
+for words, run in taught.items():
     alpha = run["heldout"]["alpha"]
-    words = {"untrained": "before training", "": "trained on the target's"}.get(name, "trained on generic text")
     print(f"{words:<24} alpha {alpha['value']:.3f} [{alpha['low']:.3f}, {alpha['high']:.3f}]")
 ahead = recorded_gain(record, "A, kl", "A, kl on generic text")
 print(f"the target's minus generic, redrawn by answers: {ahead:+.3f} {ahead.interval('+.3f')}")
-assert ahead.low > 0
+before, generic = (taught[words]["heldout"]["alpha"]["value"] for words in ("before training", "trained on generic text"))
+assert ahead.low > 0 and generic <= before
 
 # %% [markdown]
 r"""
-It had read its fill of generic text before; more of it, even with the target's own odds, teaches it nothing about your
-server. What to keep in mind:
+The draft had read its fill of generic text before. More of it, even with the target's own odds, teaches it nothing of what
+your server writes. What to keep in mind:
 
 - Where generic text has the higher $\alpha$, that is the off-the-shelf draft's whole trouble: it does best on what it
   was schooled on, and your server never writes that. Acceptance is counted on the second row. So the labels of this course

@@ -381,8 +381,8 @@ r"""
 With the tiny pair that was less than a minute's work. And with hundreds of times as much? This is the record: what it was
 trained on, and the course's table for this draft, with the separate draft A beside it. (For your own pair and the whole
 training the same cells above give the row.) Each draft was trained on answers of up to 256 tokens and is judged on the first
-64 tokens of held-out ones. The table is of seed 0: its intervals say how sure the *measurement* is. Each of these drafts was
-trained with four more seeds, on other answers in another order; the line below counts them.
+64 tokens of held-out ones. The table is of seed 0: its intervals say how sure the *measurement* is. The trained ones were
+trained with four more seeds, on other answers in another order; the lines below count them.
 """
 
 # %%
@@ -427,7 +427,7 @@ show(fig, f"Alpha of three cuts by training step, on record: the first four laye
 # %% [markdown]
 r"""
 The course expects: near useless before, much better after, and better by the target's odds (KL) than by its text (CE). The
-line below the table says what of that is on record. Whether B passes A was left open. In the big pair it depends on how
+lines below the table say what of that is on record. Whether B passes A was left open. In the big pair it depends on how
 much four wide layers can learn from so many tokens against sixteen narrow ones that write already. In the tiny pair both
 have four layers of one width, and A starts from a long training on general text.
 

@@ -1,8 +1,8 @@
-"""How near the kernels come to the hardware: `python tests/benchmarks/floors.py [PART ...]` prints one table and records it.
+"""How near the kernels come to the hardware: `python tests/benchmarks/floors.py [PART ...]` prints one table; --out FILE records it.
 
 Each part takes its floor (the matrix products it cannot do without) in the same run, so that a ratio means something on any machine. Shapes
-are those of Llama-3.1-8B and 3.2-1B on a GPU, of the tiny preset on a CPU, with random weights: time does not depend on them. The results of
-this kind of machine are written to data/reference/kernels.json (--out elsewhere) beside those of others.
+are those of Llama-3.1-8B and 3.2-1B on a GPU, of the tiny preset on a CPU, with random weights: time does not depend on them. A record,
+such as data/reference/kernels.json, holds the results of several machines beside each other, and can only be written from a clean commit.
 """
 
 import argparse
@@ -31,9 +31,10 @@ from lessonlib.kernels.topk_lse import topk_lse  # noqa: E402
 from lessonlib.labels.score_answers import score_answers  # noqa: E402
 from lessonlib.labels.scorer import CHUNK, Scored, score  # noqa: E402
 from lessonlib.labels.store import LabelStore, StoreWriter  # noqa: E402
-from lessonlib.measure.scoreboard import machine, provenance, versions  # noqa: E402
+from lessonlib.measure.scoreboard import machine, versions  # noqa: E402
 from lessonlib.pair.hidden import body_and_head  # noqa: E402
 from lessonlib.pair.tokenizer_check import model_fingerprint  # noqa: E402
+from lessonlib.reference import recorded_by  # noqa: E402
 from lessonlib.traffic.answers import Answers  # noqa: E402
 
 PEAK = 790e12  # bf16 operations a second of an H200's matrix units, measured; the share of it is given for that GPU only
@@ -305,6 +306,22 @@ def random_store(folder, count, length):
     return LabelStore(folder)
 
 
+GROWTH = 1.05  # how much of its floor's multiple a work may gain from the fewest rows to the most
+
+
+def growth(rows):
+    """Lines: how each lessonlib work that was timed at several sizes grew beside its own floor, and its memory with it."""
+    for work in dict.fromkeys(row["work"] for row in rows if row["work"].startswith("lessonlib") and row.get("to_floor")):
+        some = [row for row in rows if row["work"] == work]
+        if len(some) > 1:
+            first, last = some[0], some[-1]
+            grew = last["to_floor"] / first["to_floor"]
+            memory = [row.get("gib_beside_gradients", row["gib"]) for row in (first, last)]
+            held = "" if None in memory else f"; {memory[0]:.2f} -> {memory[1]:.2f} GiB"
+            yield (f"{first['part']}, {work}: {last['rows'] // first['rows']} x the rows take {last['ms'] / first['ms']:.2f} x the time, "
+                   f"{grew:.3f} x what the floor grew by ({'kept' if grew <= GROWTH else 'missed'}: at most {GROWTH}){held}")
+
+
 PARTS = {"scorer": scorer_head, "divergence": divergence_on_the_head, "step": training_step, "pass": scoring_pass}
 
 
@@ -324,23 +341,28 @@ def main():
     """Run the parts asked for, or all, and record them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"any of {', '.join(PARTS)}; all unless given")
-    parser.add_argument("--out", type=Path, default=ROOT / "data" / "reference" / "kernels.json")
+    parser.add_argument("--out", type=Path, help="the record to add this machine's results to")
     options = parser.parse_args()
+    made = recorded_by() if options.out else None
     torch.manual_seed(0)
     print(f"{machine()}; {versions()}; {reason(DEVICE)}")
     print(f"{'part':<23} {'work':<52} {'rows':>7} {'ms':>10} {'[low, high]':<20} {'GiB':>6} {'/floor':>6}  aim", flush=True)
     rows = []
     for name in options.parts or PARTS:
+        part = []
         for row in PARTS[name]():
-            rows.append(row)
+            part.append(row)
             print(line(row), flush=True)
+        print(*growth(part), sep="\n", flush=True)
+        rows += part
         free()
     for what in NOT_RUN:
         print(f"not run: {what}")
+    if options.out is None:
+        return
     record = read_json(options.out) if options.out.exists() else {"machines": {}}
     mine = record["machines"].setdefault(machine(), {"parts": {}})
-    mine |= {"commit": provenance()["commit"], "command": " ".join(["python tests/benchmarks/floors.py", *options.parts]), "versions": versions(),
-             "kernels": reason(DEVICE)}
+    mine |= {**made, "command": " ".join(["python tests/benchmarks/floors.py", *options.parts]), "kernels": reason(DEVICE)}
     for row in rows:
         mine["parts"][row["part"]] = [other for other in rows if other["part"] == row["part"]]
     record["not_run"] = NOT_RUN

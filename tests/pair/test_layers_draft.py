@@ -216,6 +216,8 @@ def test_a_draft_is_stored_as_its_difference_from_the_one_it_was_trained_from(ta
         assert ((back - weight).abs() <= 0.51 * step + 1e-7).all(), name
     coarse = quantise_layers({"w": draft.model.layers[0].mlp.up_proj.weight}, 4)  # the weights themselves in as many bits lie much further off
     assert (dequantise_layers(coarse)["w"] - draft.model.layers[0].mlp.up_proj.weight).abs().max() > 20 * (loaded.model.layers[0].mlp.up_proj.weight - draft.model.layers[0].mlp.up_proj.weight).abs().max()
+    with pytest.raises(LessonError, match="from the draft that it replaces"):
+        save_draft(draft, tmp_path / "base", target, base=str(tmp_path / "base"))
     # another draft in the base's place would give a draft that nobody has trained
     save_draft(trained(target), tmp_path / "base", target, bits=8)
     with pytest.raises(LessonError, match="difference from the draft .*base, which has changed since"):
