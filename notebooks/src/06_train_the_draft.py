@@ -265,6 +265,8 @@ brief_prompts = sorted((row for row in train.rows[:80] if row["resp_ids"]), key=
 by_length = sorted(brief_prompts, key=lambda row: len(row["resp_ids"]))
 four = Answers(train.header, by_length[:2] + by_length[-2:])
 few = lessonlib.score_answers(target, four, Path(scratch.name) / "four", lesson.preset.k, show=False)
+
+# %%
 brief = replace(recipe, steps=2, batch_size=4, micro_batch=4)
 mine, theirs = lesson.fresh("A"), lesson.fresh("A")
 trained = [weight for weight in mine.parameters() if weight.requires_grad]
@@ -448,6 +450,7 @@ def verdict(gain):
     """What an interval says about a gain."""
     return here("a gain" if gain.low > 0 else "a loss" if gain.high < 0 else "not here: the interval holds 0")
 
+# %%
 print("difference            alpha, T = 1                                        top-1, greedy text")
 for after, before in (("ce", "untrained"), ("kl", "untrained"), ("kl", "ce")):
     gains = alpha_gain(result[after], result[before]), top1_gain(after, before)
@@ -498,6 +501,7 @@ def recorded(*names):
         found = [of(name)["heldout"][key] for key in ("alpha", "kl", "top1")] + [of(name)["heldout-greedy"]["top1"]]
         print(f"{name:<17}  " + "  ".join(f"{wide(value):<21}" for value in found))
 
+# %%
 long_run = of("kl")["recipe"]
 print(f"{record['answers']:,} answers, {record['tokens']:,} tokens, {long_run['steps']} steps of {long_run['batch_size']}, "
       f"rate {long_run['lr']:g}, seed {long_run['seed']}; {record['machine']}, {record['versions'].split(',')[0]}")
@@ -508,6 +512,8 @@ at = lambda name, run, key, record=record: of(name, record)[run][key]["value"]
 in_seeds = lambda holds: f"in {sum(map(bool, holds))} of {len(records)} seeds"
 gained = at("kl", "heldout", "alpha") - at("untrained", "heldout", "alpha")
 print(f"KL over untrained: {gained:+.3f} alpha; several points (3 or more):", "as expected" if gained >= 0.03 else "not here")
+
+# %%
 print("KL over CE   alpha at T = 1, redrawn by answers   top-1 on greedy text")
 leads = []
 for each in records:
@@ -587,8 +593,8 @@ it would pull elsewhere.) On record with $w = 0.1$:
 # %%
 recorded("kl", "kl + 0.1 ce")
 mixed = recorded_gain(record, "A, kl + 0.1 ce", "A, kl")
-shown = "no effect shown" if mixed.low <= 0 <= mixed.high else "an effect"
-print(f"alpha with the CE minus without: {mixed:+.4f} {mixed.interval('+.4f')}: {shown} (seed 0)")
+size = "less than a thousandth" if max(-mixed.low, mixed.high) < 0.001 else "an effect"
+print(f"alpha with the CE minus without: {mixed:+.4f} {mixed.interval('+.4f')}: {size} (seed 0)")
 
 # %% [markdown]
 r"""
@@ -658,6 +664,8 @@ by[OTHER] = train_a(OTHER)
 drafts[OTHER] = cast_parameters(by[OTHER][1], target.dtype)
 (result[OTHER],) = offline_alphas([drafts[OTHER]], target, heldout)
 kept[OTHER] = np.array([hit.sum() for _, hit in favourites(drafts[OTHER], greedy)])
+
+# %%
 for name in ("untrained", "ce", "kl", OTHER):
     print(f"{name:<10}  alpha {told(result[name].alpha)}   top-1, greedy text {told(ratio_estimate(kept[name], lengths))}   "
           f"KL {measured(result[name].kl, '.2f')} nats")
