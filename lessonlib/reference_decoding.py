@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 
 from lessonlib.distil.distil import train_draft
 from lessonlib.errors import LessonError
-from lessonlib.files import CHECKPOINTS, DATA, read_json, read_jsonl, write_json
+from lessonlib.files import CHECKPOINTS, DATA, read_json, read_jsonl, shown, write_json
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED, Lesson, recipe_of
 from lessonlib.measure.offline import offline_alpha, offline_alphas
@@ -31,7 +31,7 @@ def benchmark():
 def kept_draft(kept, name, target):
     """A draft that `reference trainings` kept in the folder `kept`."""
     if not (kept / name / NOTE).is_file():
-        raise LessonError(f"{kept} holds no draft {name}; name the folder of the recorded trainings of seed 0 (reference trainings --seed 0).")
+        raise LessonError(f"{shown(kept)} holds no draft {name}; name the folder of the recorded trainings of seed 0 (reference trainings --seed 0).")
     return load_draft(kept / name, target)
 
 
