@@ -40,7 +40,8 @@ r"""
 
 All runs share everything but the mistake: the same answers of the target, scored once; the same draft to begin with, a
 *trained* one, for in it there is most to break; the same steps, learning rate and seed 0. With the tiny pair that draft is
-`distilled`, which the course ships (six epochs of forward KL, notebook 06), and the training is a handful of short answers
+`distilled`, which the course ships (six epochs of forward KL, see [06 Train the draft](06_train_the_draft.ipynb)), and the
+training is a handful of short answers
 and a few steps, so that you need not wait. What hundreds of steps on thousands of answers do is on record, and printed beside.
 """
 
