@@ -49,9 +49,14 @@ def ship_answers(lesson):
         print(f"  {shown(SHIPPED_ANSWERS / name)}.jsonl.gz: {len(answers):,} answers, {sum(len(row['resp_ids']) for row in answers.rows):,} tokens", flush=True)
 
 
+def figure(estimate):
+    """An Estimate as the records hold it."""
+    return {"value": float(estimate), "low": estimate.low, "high": estimate.high}
+
+
 def figures(measured):
     """alpha, top1 and kl of an OfflineAlpha with their intervals, as the records hold them."""
-    return {key: {"value": float(value), "low": value.low, "high": value.high} for key, value in zip(("alpha", "top1", "kl"), measured)}
+    return {key: figure(value) for key, value in zip(("alpha", "top1", "kl"), measured)}
 
 
 def by_answer(measured):

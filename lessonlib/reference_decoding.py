@@ -12,11 +12,12 @@ from lessonlib.measure.sweep import sweep
 from lessonlib.pair.chat import chat_ids, end_of_turn_ids
 from lessonlib.pair.draft_files import NOTE, load_draft, save_draft
 from lessonlib.pair.load import DISTILLED
-from lessonlib.reference import REFERENCE, figures, recorded_by
+from lessonlib.reference import REFERENCE, figure, figures, recorded_by
+from lessonlib.reference_trainings import RUNS
 from lessonlib.traffic.answers import generate
 
 KEPT = "A-kl-6-epochs"  # the recorded training whose draft is shipped
-DECODED = {"A, off-the-shelf": None, "A, ce": "A-ce", "A, kl": "A-kl", "B, kl": "B-kl", "A, kl, 6 epochs": KEPT}  # the folders of what trainings keep
+DECODED = {"A, off-the-shelf": None, **{run.name: run.keep for run in RUNS if run.keep}}  # the folders of what trainings keep
 TOKENS = 256  # an answer at most
 CHOOSE_ON, CHOOSE_TOKENS, KS = 4, 48, (1, 2, 3, 4, 5)  # K is chosen on so many other prompts, so that the table's own did not choose it
 LEAK_SEEDS, LEAK_K, LEAK_TOKENS, FRESH = range(5), 3, 32, 20
@@ -69,7 +70,7 @@ def record_decoded(lesson, kept):
 def decoded(swept):
     """What a Sweep of one K measured, as the records hold it."""
     plain, row = swept.rows
-    return {"K": row.K, "speedup": {"value": float(row.speedup), "low": row.speedup.low, "high": row.speedup.high}, "predicted": row.predicted,
+    return {"K": row.K, "speedup": figure(row.speedup), "predicted": row.predicted,
             "predicted_by_position": row.predicted_by_position, "tokens_per_round": row.counts.tokens_per_round, "per_tested": row.counts.per_tested,
             "conditional": row.counts.conditional, "c": swept.costs.c, "v": swept.costs.v[row.K], "tokens_per_second": row.tokens_per_second,
             "plain_tokens_per_second": plain.tokens_per_second, "identical": row.identical, "tokens_written": len(plain.counts.tokens)}

@@ -34,13 +34,14 @@ def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes)
     compact = shares == list(SHARED) and hasattr(draft, "kept_layers")
     if bits not in (32, *BITS) or (not compact and (bits != 32 or base)):
         raise LessonError("Few bits (8 or 4) and a base are for drafts of which only the layers are their own; leave bits at 32 and name no base.")
-    if base and Path(locate(base)).resolve() == Path(folder).resolve():
-        raise LessonError(f"A draft cannot be stored as its difference from the draft that it replaces ({shown(folder)}); name another folder.")
-    beginning = load_draft(base, target, torch.float32) if base else None
-    if base and getattr(beginning, "kept_layers", None) != draft.kept_layers:
-        raise LessonError(f"The draft {base} has other layers than this one; name the draft that this one was trained from, or none.")
     if base:
+        if Path(locate(base)).resolve() == Path(folder).resolve():
+            raise LessonError(f"A draft cannot be stored as its difference from the draft that it replaces ({shown(folder)}); name another folder.")
+        beginning = load_draft(base, target, torch.float32)
+        if getattr(beginning, "kept_layers", None) != draft.kept_layers:
+            raise LessonError(f"The draft {base} has other layers than this one; name the draft that this one was trained from, or none.")
         own = {name: weight.detach().float() - old for (name, weight), old in zip(own.items(), own_layers(beginning).values())}
+        notes = {"base": str(base), "base_fingerprint": model_fingerprint(beginning), **notes}
     check_draft_folder(folder)
     with atomic_path(folder) as temporary:
         temporary.mkdir()
@@ -52,8 +53,7 @@ def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes)
         write_json(temporary / NOTE, {
             "kind": kind, "layers": list(draft.kept_layers) if compact else None, "shares": shares if compact else [],
             "bits": bits, "target": Path(target.config._name_or_path).name,
-            "target_fingerprint": model_fingerprint(target),
-            **({"base": str(base), "base_fingerprint": model_fingerprint(beginning)} if base else {}), **notes})
+            "target_fingerprint": model_fingerprint(target), **notes})
         remove(folder)
 
 
