@@ -200,7 +200,7 @@ def reference(options):
     """Make anew what the course ships."""
     from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
     from lessonlib.reference_decoding import record_decoded, record_leaks, ship_distilled
-    from lessonlib.reference_trainings import record_trainings
+    from lessonlib.reference_trainings import record_plain, record_trainings
 
     made = lesson_of(options)
     if made.preset.name != "tiny":
@@ -212,6 +212,8 @@ def reference(options):
         record_sentences(made)
     elif options.what == "trainings":
         record_trainings(made, options.text)
+    elif options.what == "plain":
+        record_plain(made)
     elif options.what == "distilled":
         ship_distilled(made, drafts)
     elif options.what == "decoded":

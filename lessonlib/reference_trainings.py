@@ -1,6 +1,8 @@
 """The long trainings on record: every draft and objective of notebooks 06, 07 and 09 on a hundred times what a notebook can wait for."""
 
+import os
 from dataclasses import asdict, dataclass, replace
+from time import perf_counter
 
 import torch
 
@@ -8,6 +10,7 @@ from lessonlib.distil.distil import train_draft
 from lessonlib.distil.heal import text_rows
 from lessonlib.distil.losses import Objective
 from lessonlib.files import read_json, read_jsonl, write_json
+from lessonlib.kernels.backend import reason
 from lessonlib.labels.faults import FavouriteOnly, OneRowLate
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED_ANSWERS, SHIPPED_SEED, Lesson, recipe_of
@@ -15,7 +18,7 @@ from lessonlib.measure.offline import offline_alpha
 from lessonlib.measure.scoreboard import provenance
 from lessonlib.pair.draft_files import load_draft, save_draft
 from lessonlib.pair.layers_draft import layers_draft
-from lessonlib.reference import REFERENCE, by_answer, figures, recorded_by
+from lessonlib.reference import REFERENCE, by_answer, figures, recorded_by, recorded_gain
 from lessonlib.traffic.answers import Answers, generate, read_shipped
 
 PROMPTS, TOKENS, BATCH = 8_000, 256, 32  # prompts to train on, tokens an answer at most, answers a step
@@ -70,9 +73,7 @@ def record_trainings(lesson, text):
     Each seed draws other answers to the same prompts and takes them in another order. text: folder of the generic text (`generic-text` makes it).
     """
     made, seed = recorded_by(), lesson.preset.seed
-    lesson = Lesson(replace(lesson.preset, seed=SHIPPED_SEED, train_prompts=PROMPTS, max_new_tokens=TOKENS, batch_size=BATCH), lesson.folder / f"seed-{seed}")
-    texts = [row["prompt"] for row in lesson.prompts.heldout]
-    heldout = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
+    lesson, heldout = _sized(lesson)
     runs = [run for run in RUNS if seed == SHIPPED_SEED or not run.once]
     stores = labelled(lesson, seed, text, {run.writer for run in runs})
     store = stores["target"]
@@ -87,6 +88,35 @@ def record_trainings(lesson, text):
         found = result["runs"][run.name]
         print(f"  {run.name:<30} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
     write_json(REFERENCE / f"trainings_{seed}.json", result)
+
+
+def record_plain(lesson):
+    """Train draft A by forward KL twice on the same labels in the same order, with the kernels and with the functions that define them; writes
+    data/reference/kernels_or_plain.json.
+    """
+    made, seed = recorded_by(), lesson.preset.seed
+    lesson, heldout = _sized(lesson)
+    stores, run = labelled(lesson, seed, None, {"target"}), Run("A, kl", A, Objective("kl"))
+    result = {**made, "seed": seed, "tokens": run.epochs * stores["target"].rows, "heldout_lengths": {name: [len(resp) for _, resp in rows] for name, rows in heldout.items()},
+              "runs": {}}
+    for name, asked in (("kernels", ""), ("plain", "plain")):
+        os.environ["LESSON_KERNELS"] = asked
+        start = perf_counter()
+        found = {"kernels": reason(lesson.target.device), **trained(run, lesson, stores, heldout, seed)}
+        result["runs"][name] = {**found, "seconds": perf_counter() - start}
+        print(f"  {name:<8} alpha {found['heldout']['alpha']['value']:.4f} [{found['heldout']['alpha']['low']:.4f}, {found['heldout']['alpha']['high']:.4f}]  "
+              f"greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}  {perf_counter() - start:.0f} s", flush=True)
+    del os.environ["LESSON_KERNELS"]
+    print(f"  kernels - plain, paired: {recorded_gain(result, 'kernels', 'plain'):+.4f}")
+    write_json(REFERENCE / "kernels_or_plain.json", result)
+
+
+def _sized(lesson):
+    """(the lesson at the recordings' size, {run: held-out answers})."""
+    seed = lesson.preset.seed
+    lesson = Lesson(replace(lesson.preset, seed=SHIPPED_SEED, train_prompts=PROMPTS, max_new_tokens=TOKENS, batch_size=BATCH), lesson.folder / f"seed-{seed}")
+    texts = [row["prompt"] for row in lesson.prompts.heldout]
+    return lesson, {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
 
 
 def labelled(lesson, seed, text, writers):

@@ -9,8 +9,8 @@ from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
 from lessonlib.kernels.compiled import compiled_layers
 from lessonlib.kernels.linear_loss import linear_loss, why_not_linear
-from lessonlib.kernels.packed import Packing, packed_body, packed_responses, why_padded
-from lessonlib.pair.hidden import body_and_head, padded_responses
+from lessonlib.kernels.packed import Packing, packed_responses, why_padded
+from lessonlib.pair.hidden import body_and_head, logits_of, padded_responses
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 CHUNK = 1024  # rows of logits held at once
@@ -50,8 +50,7 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     device = batch.ids.device
     with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
         body, head = body_and_head(draft)
-        outputs = packed_body(draft, batch.ids, batch.packing) if batch.packing else body(batch.ids).flatten(0, 1)
-        hidden = outputs[batch.positions]
+        hidden = body(batch.ids, batch.packing).flatten(0, 1)[batch.positions]
     head_and_loss = _by_autograd if why_not_linear(head) or objective.why_not_in_place(device) else _in_place
     total, gradient = head_and_loss(head, hidden.detach(), batch.labels, scale, objective, dtype)
     if hidden.requires_grad:
@@ -65,7 +64,7 @@ def _by_autograd(head, hidden, labels, scale, objective, dtype):
     with torch.autocast(hidden.device.type, dtype=dtype, enabled=dtype.itemsize < 4):
         for start in range(0, len(leaf), CHUNK):
             rows = slice(start, start + CHUNK)
-            loss = objective(head(leaf[rows]), labels.rows(rows)).sum()
+            loss = objective(logits_of(head, leaf[rows]), labels.rows(rows)).sum()
             (loss * scale).backward()
             total += loss.detach()
     return total, leaf.grad

@@ -11,7 +11,7 @@ import torch
 
 from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
-from lessonlib.pair.hidden import body_and_head
+from lessonlib.pair.hidden import body_and_head, logits_of
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 CHUNK = 4096  # rows of logits held at once: 0.8 GB in fp32 at a vocabulary of 49,152
@@ -78,8 +78,8 @@ def heal(draft, target, rows, recipe, checkpoint=None, dtype=torch.float32, labe
             total = torch.zeros((), device=device)
             for h, t in zip(leaf.split(CHUNK), teacher.split(CHUNK)):
                 with torch.no_grad():
-                    log_p = target_head(t).float().log_softmax(-1)
-                log_q = head(h).float().log_softmax(-1)
+                    log_p = logits_of(target_head, t).float().log_softmax(-1)
+                log_q = logits_of(head, h).float().log_softmax(-1)
                 # `forward_kl` without its floors: a log_softmax needs none, and over the whole vocabulary they take half as long again
                 loss = (log_p.exp() * (log_p - log_q)).sum()
                 (loss * scale).backward()
@@ -101,6 +101,6 @@ def perplexity(model, rows, batch=8):
         ids = part.long().to(device)
         hidden = body(ids)[:, :-1].flatten(0, 1)
         for h, wanted in zip(hidden.split(CHUNK), ids[:, 1:].flatten().split(CHUNK)):
-            total += torch.nn.functional.cross_entropy(head(h).float(), wanted, reduction="sum").item()
+            total += torch.nn.functional.cross_entropy(logits_of(head, h).float(), wanted, reduction="sum").item()
             count += len(wanted)
     return math.exp(total / count)

@@ -8,6 +8,7 @@ import torch
 
 from lessonlib.errors import LessonError, causes
 from lessonlib.files import atomic_path, fingerprint, shown
+from lessonlib.kernels.copies import to_cpu
 from lessonlib.progress import Progress
 
 
@@ -73,20 +74,24 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
             loss = sum(backward(draft, micro, 1.0 / rows) for micro in batch) / rows
             batch = list(micro_batches(step + 1)) if step + 1 < recipe.steps else []  # made while a GPU still works on this step's
             total = torch.nn.utils.get_total_norm(weight.grad for weight in trained.values() if weight.grad is not None)
-            loss, norm = torch.stack([loss.detach().to(total.dtype), total]).tolist()
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
-                raise LessonError(f"{label} stopped at step {step + 1}: the loss is {loss} and the gradient's norm {norm}; "
-                                  f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
-            # the fused update divides the gradients by it as it reads them; `clip_grad_norm_` would read and write all of them once more
-            optimizer.grad_scale = (total / recipe.clip).float() if norm > recipe.clip else None
             whole = False
+            (values,), arrived = to_cpu([torch.stack([loss.detach().to(total.dtype), total])])
+            # Decided on the device, which need not wait for us. The fused update divides gradients by the one as it reads them, where
+            # `clip_grad_norm_` would read and write all of them once more; where the other is set, it changes nothing.
+            optimizer.grad_scale = (total / recipe.clip).clamp_min(1).float()
+            optimizer.found_inf = (~torch.isfinite(loss + total)).float()
             optimizer.step()
-            losses.append(loss)
+            losses.append(None)
             whole = True
-            progress.add(note=f"loss {loss:.4f}")
+            arrived()
+            losses[-1], norm = values.tolist()
+            if not (math.isfinite(losses[-1]) and math.isfinite(norm)):
+                saved = f" The last good weights are in {shown(checkpoint)}." if checkpoint and Path(checkpoint).exists() else ""
+                raise LessonError(f"{label} stopped at step {step + 1}: the loss is {losses[-1]} and the gradient's norm {norm}; "
+                                  f"lower the learning rate (now {recipe.lr:g}) or look for bad labels in the data.{saved}")
+            progress.add(note=f"loss {losses[-1]:.4f}")
             if on_step is not None:
-                on_step(step, loss)
+                on_step(step, losses[-1])
             due = (step + 1) % recipe.save_every == 0 or step + 1 == recipe.steps
             if due and not all(torch.isfinite(weight).all() for weight in trained.values()):
                 raise LessonError(f"{label} stopped at step {step + 1}: its update made a weight that is not finite; lower the learning rate (now {recipe.lr:g}).")
@@ -94,6 +99,9 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
                 _save(checkpoint, run, trained, optimizer, losses)
     except KeyboardInterrupt:
         if checkpoint and losses and whole:  # stopped inside an update: the last saved step is gone on from instead
+            if losses[-1] is None:
+                arrived()
+                losses[-1] = values[0].item()
             _save(checkpoint, run, trained, optimizer, losses)
             print(f"  {label}: stopped after step {len(losses)}; the same command goes on from there.", flush=True)
         raise

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AttentionInterface
 
+from lessonlib.kernels.backend import why_plain
 from lessonlib.kernels.copies import to_device
 
 NAME = "lessonlib_packed"
@@ -58,6 +59,8 @@ def why_padded(model, dtype=None):
     dtype: what matrix products run in, the model's own unless given.
     """
     weight = model.get_output_embeddings().weight
+    if plain := why_plain():
+        return plain
     if weight.device.type != "cuda":
         return f"PyTorch has no packed attention for a {weight.device.type}"
     if (dtype or weight.dtype) not in (torch.float16, torch.bfloat16):
@@ -96,12 +99,15 @@ def _attention(model):
         config._attn_implementation = before
 
 
+def packed_attention(q, k, v, starts, longest, scale):
+    """Causal attention of each sequence of a packed row by itself: q [N, heads, width], k and v [N, key heads, width] -> [N, heads, width]."""
+    return torch.ops.aten._flash_attention_forward(q, k, v, starts, starts, longest, longest, 0.0, True, False, scale=scale)[0]
+
+
 def _flash(module, query, key, value, attention_mask, scaling=None, cu_seq_lens_q=None, max_length_q=None, **_):
     # rotary embeddings leave fp32 under autocast; grouped key heads need not be repeated
     query, key, value = (each.to(value.dtype).transpose(1, 2)[0] for each in (query, key, value))
-    mixed, *_ = torch.ops.aten._flash_attention_forward(query, key, value, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q, 0.0, True, False,
-                                                        scale=scaling)
-    return mixed[None], None
+    return packed_attention(query, key, value, cu_seq_lens_q, max_length_q, scaling)[None], None
 
 
 AttentionInterface.register(NAME, _flash)

@@ -8,10 +8,10 @@ import torch
 from lessonlib.errors import LessonError
 from lessonlib.kernels.draw import COLDEST
 from lessonlib.kernels.copies import to_cpu
-from lessonlib.kernels.packed import packed_body, packed_responses, pays, why_padded
+from lessonlib.kernels.packed import packed_responses, pays, why_padded
 from lessonlib.kernels.topk_lse import topk_lse
-from lessonlib.pair.hidden import body_and_head, response_hidden
-from lessonlib.pair.step import check_fits
+from lessonlib.pair.hidden import body_and_head, flat_ids, logits_of, response_hidden
+from lessonlib.pair.step import check_fits, check_length, context_length
 
 CHUNK = {"cpu": 512, "cuda": 2048}  # rows of logits held at once: 0.49 GiB of bf16 at a vocabulary of 128,256, enough for the matrix product's full rate
 BATCH_TOKENS = {"cpu": 4096, "cuda": 8192}
@@ -55,7 +55,7 @@ def score(target, sequences, k=64, batch_tokens=None, extra_temperatures=()):
     waiting = deque()  # on a GPU one batch stays queued there while the one before is handed out
     for batch in batches(sequences, batch_tokens or BATCH_TOKENS.get(device.type, BATCH_TOKENS["cpu"]), packed):
         check_sequences(target, batch)
-        hidden = _packed_hidden(target, batch, device) if packed and pays(batch) else response_hidden(body, batch, device)
+        hidden = _packed_hidden(body, batch, device) if packed and pays(batch) else response_hidden(body, batch, device)
         parts = [_keep(head, chunk, k, extra_temperatures) for chunk in hidden.split(CHUNK.get(device.type, CHUNK["cpu"]))]
         waiting.append((batch, *to_cpu([torch.cat(column) for column in zip(*parts)])))
         if len(waiting) > (device.type == "cuda"):
@@ -64,13 +64,13 @@ def score(target, sequences, k=64, batch_tokens=None, extra_temperatures=()):
         yield from _hand_out(*one, extra_temperatures)
 
 
-def _packed_hidden(target, sequences, device):
+def _packed_hidden(body, sequences, device):
     ids, rows, packing = packed_responses(sequences, device)
-    return packed_body(target, ids, packing)[rows]
+    return body(ids, packing)[0, rows]
 
 
 def _keep(head, hidden, k, temperatures):
-    logits = head(hidden)
+    logits = logits_of(head, hidden)
     return *topk_lse(logits, k), *(topk_lse(logits, k, T)[3] for T in temperatures)
 
 
@@ -95,11 +95,24 @@ def check_settings(target, k, temperatures=()):
 
 def check_sequences(target, sequences):
     """Refuse (LessonError) a sequence that the target cannot have read: no prompt, no response, too long, ids it does not have."""
+    longest = context_length(target)
     for prompt_ids, resp_ids in sequences:
         if len(resp_ids) == 0:
             raise LessonError("a sequence has no response tokens, so there is nothing to score; leave it out.")
-        check_fits(target, list(prompt_ids), 0)
-        check_fits(target, [*prompt_ids, *resp_ids], 0)
+        check_length(len(prompt_ids) + len(resp_ids), 0, longest, "model")
+    if not (all(len(prompt_ids) for prompt_ids, _ in sequences) and _in_vocabulary(target, sequences)):
+        for prompt_ids, resp_ids in sequences:  # which of them it is, and what is wrong with it
+            check_fits(target, list(prompt_ids), 0)
+            check_fits(target, [*prompt_ids, *resp_ids], 0)
+
+
+def _in_vocabulary(target, sequences):
+    """Whether all ids are the target's, all at once: asked sequence by sequence it would keep a GPU waiting."""
+    try:
+        low, high = torch.aminmax(flat_ids(sequences))
+    except TypeError:
+        return False
+    return low >= 0 and high < target.config.get_text_config().vocab_size
 
 
 def batches(sequences, batch_tokens, packed=False):

@@ -11,7 +11,7 @@ from lessonlib.kernels.draw import COLDEST
 from lessonlib.kernels.rows import by_rows
 from lessonlib.labels.scorer import batches
 from lessonlib.measure.estimate import Estimate, ratio_estimate
-from lessonlib.pair.hidden import body_and_head, response_hidden
+from lessonlib.pair.hidden import body_and_head, logits_of, response_hidden
 from lessonlib.pair.step import check_fits
 from lessonlib.pair.tokenizer_check import check_pair
 
@@ -70,9 +70,9 @@ def offline_alphas(drafts, target, seqs, T=1.0, batch_tokens=4096):
         target_head, target_hidden = _read(target, batch)
         read = [_read(draft, batch) for draft in drafts]
         for chunk, hidden in enumerate(target_hidden):
-            p_logits = target_head(hidden)
+            p_logits = logits_of(target_head, hidden)
             for column, (head, draft_hidden) in zip(columns, read):
-                column.append(by_rows(partial(_compare, T=T), p_logits, head(draft_hidden[chunk]).to(p_logits.device)))
+                column.append(by_rows(partial(_compare, T=T), p_logits, logits_of(head, draft_hidden[chunk]).to(p_logits.device)))
     return [_summed(column, order, [len(resp) for _, resp in seqs]) for column in columns]
 
 
@@ -140,7 +140,7 @@ def alpha_bracket(draft, store, batch_sequences=8):
         labels = [torch.cat(part).to(hidden.device) for part in zip(*(store.kl_inputs(i) for i in indices))]
         tails = torch.cat([store.log_tail(i) for i in indices]).exp().to(hidden.device)
         for h, t_ids, gaps, lse, p_tail in zip(*(part.split(CHUNK) for part in (hidden, *labels, tails))):
-            inside, outside = by_rows(_bracketed, head(h), t_ids, (gaps - lse[:, None]).exp().float())
+            inside, outside = by_rows(_bracketed, logits_of(head, h), t_ids, (gaps - lse[:, None]).exp().float())
             low += inside.sum().item()
             high += (inside + torch.minimum(p_tail, outside)).sum().item()
         count += len(hidden)

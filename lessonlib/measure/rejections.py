@@ -6,7 +6,7 @@ import torch
 
 from lessonlib.decode.decoder import Decoder, as_drafter
 from lessonlib.errors import LessonError
-from lessonlib.pair.hidden import body_and_head
+from lessonlib.pair.hidden import body_and_head, logits_of
 
 
 @dataclass(frozen=True)
@@ -68,5 +68,5 @@ def _bets(model, ids, places, count):
     """For each place in a text, the likeliest (id, probability) there given everything before it."""
     body, head = body_and_head(model)
     hidden = body(torch.tensor([ids], device=head.weight.device))[0, torch.tensor(places) - 1]
-    probs, tokens = head(hidden).float().softmax(-1).topk(count)
+    probs, tokens = logits_of(head, hidden).float().softmax(-1).topk(count)
     return [list(zip(row, odds)) for row, odds in zip(tokens.tolist(), probs.tolist())]

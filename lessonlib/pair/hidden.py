@@ -3,31 +3,50 @@
 Splitting them is what lets a scorer or a loss ask for logits at the rows it needs, a chunk at a time, and never hold them all.
 """
 
+from array import array
+from itertools import chain
+
 import torch
 
 from lessonlib.errors import LessonError
+from lessonlib.kernels.copies import to_device
+from lessonlib.kernels.packed import packed_body
+from lessonlib.kernels.products import linear
+from lessonlib.pair.llama import read_texts, why_not
 
 
 def body_and_head(model):
-    """(body, head): body(input_ids [B, S]) -> hidden [B, S, width] after the final norm; head(hidden [..., width]) -> logits [..., V].
+    """(body, head) of a causal LM: body(ids [B, S], packing=None) -> hidden [B, S, width] after the final norm; the head's module.
 
-    Raises LessonError where the head of the hidden states is not the model's logits (a model that scales or caps them afterwards):
-    that is tried out once on three tokens, and remembered.
+    A Packing says that ids are one packed row [1, N]. `logits_of(head, hidden)` are the model's logits: raises LessonError where they are
+    not (a model that scales or caps them afterwards), which is tried out once on three tokens, and remembered.
     """
-    body = lambda input_ids: model.base_model(input_ids, use_cache=False).last_hidden_state  # noqa: E731
-    head = model.get_output_embeddings()
+    head, lean = model.get_output_embeddings(), why_not(model) is None
+
+    def body(ids, packing=None):
+        # on a GPU a training has the model's own layers compiled, and lower precision is chosen operation by operation in them
+        if lean and not torch.is_autocast_enabled(ids.device.type) and not (ids.is_cuda and torch.is_grad_enabled()):
+            return read_texts(model, ids, packing)
+        return model.base_model(ids, use_cache=False).last_hidden_state if packing is None else packed_body(model, ids, packing)[None]
+
     if not getattr(model, "_lesson_head_checked", False):
-        _check_head(model, body, head)
+        _check_head(model, head)
         model._lesson_head_checked = True
     return body, head
 
 
+def logits_of(head, hidden):
+    """The logits [..., V] that a head's module gives for hidden states [..., width]."""
+    hooked = head._forward_hooks or head._forward_pre_hooks
+    return linear(hidden, head.weight, head.bias) if type(head) is torch.nn.Linear and not hooked else head(hidden)
+
+
 @torch.no_grad()
-def _check_head(model, body, head):
+def _check_head(model, head):
     training = model.training
     model.eval()
     probe = torch.arange(3, device=head.weight.device)[None]
-    expected, found = model(probe, use_cache=False).logits, head(body(probe))
+    expected, found = model(probe, use_cache=False).logits, head(model.base_model(probe, use_cache=False).last_hidden_state)
     model.train(training)
     if not torch.allclose(expected.float(), found.float(), rtol=1e-2, atol=1e-2, equal_nan=True):
         raise LessonError(f"{type(model).__name__} changes its logits after the head, which this course's scorer and losses do not support; "
@@ -40,12 +59,18 @@ def padded_responses(sequences, device):
     In a causal model nothing sees what comes after it, so with the padding on the right neither an attention mask nor position ids are needed.
     Response token j of a prompt of s tokens stands at position s + j and is predicted at s + j - 1: the first from the last prompt token.
     """
-    longest = max(len(prompt) + len(resp) for prompt, resp in sequences)
-    ids, rows = torch.zeros(len(sequences), longest, dtype=torch.long), []
-    for b, (prompt, resp) in enumerate(sequences):
-        ids[b, :len(prompt) + len(resp)] = torch.tensor([*prompt, *resp])
-        rows.append(torch.arange(len(resp)) + b * longest + len(prompt) - 1)
-    return ids.to(device), torch.cat(rows).to(device)
+    lengths = torch.tensor([[len(prompt), len(resp)] for prompt, resp in sequences])
+    totals = lengths.sum(1)
+    place, first = torch.arange(int(totals.max())), lengths[:, :1] - 1  # the row that predicts the first response token
+    ids = torch.zeros(len(totals), len(place), dtype=torch.long)
+    ids[place < totals[:, None]] = flat_ids(sequences)
+    rows = ((place >= first) & (place < first + lengths[:, 1:])).flatten().nonzero()[:, 0]
+    return to_device(ids, device), to_device(rows, device)
+
+
+def flat_ids(sequences):
+    """The ids of (prompt_ids, resp_ids) sequences one after another, int64 [N]; TypeError where some are not whole numbers."""
+    return torch.frombuffer(array("q", chain.from_iterable(chain.from_iterable(sequences))), dtype=torch.long)
 
 
 def response_hidden(body, sequences, device):

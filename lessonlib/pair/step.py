@@ -7,7 +7,8 @@ import torch
 from transformers import DynamicCache
 
 from lessonlib.errors import LessonError
-from lessonlib.pair.llama_step import LlamaStep, why_not
+from lessonlib.pair.llama import why_not
+from lessonlib.pair.llama_step import LlamaStep
 
 
 def cache_argument(model):

@@ -4,8 +4,10 @@ import sys
 
 import pytest
 import torch
+from support import tiny
 
-from lessonlib.kernels import backend
+from lessonlib.errors import LessonError
+from lessonlib.kernels import backend, packed
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,13 @@ def test_a_gpu_with_bf16_matrix_units_runs_the_kernels(monkeypatch, capability):
 def test_what_is_missing_is_said(monkeypatch, lacks, said):
     machine(monkeypatch, **lacks)
     assert said in backend.reason(torch.device("cuda"))
+
+
+def test_the_definitions_can_be_asked_for(monkeypatch):
+    machine(monkeypatch)
+    monkeypatch.setenv("LESSON_KERNELS", "plain")
+    assert backend.reason("cuda") == "plain PyTorch (LESSON_KERNELS=plain asks for it)"
+    assert packed.why_padded(tiny()) == backend.why_plain()
+    monkeypatch.setenv("LESSON_KERNELS", "fast")
+    with pytest.raises(LessonError, match='"fast": set it to plain'):
+        backend.why_torch("cuda")

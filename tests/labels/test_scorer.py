@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from support import naive_logits, sequences, tiny
 
 from lessonlib.errors import LessonError
 from lessonlib.labels import scorer
 from lessonlib.labels.scorer import batches, score, score_one
+from lessonlib.pair import llama
 
 KINDS = ["llama", "qwen2", "gpt2"]
 SEQS = sequences(9) + [([5], [6]), ([7] * 20, [1, 2]), ([3], list(range(30)))]
@@ -108,18 +110,19 @@ def test_packed_batches_are_cut_by_their_tokens_alone():
 def test_a_target_that_can_run_packed_rows_does_where_that_pays(monkeypatch):
     target, rows = tiny(), []
 
-    def read_one_by_one(model, ids, packing):
-        rows.append(ids.shape[1])
-        parts = ids.split(packing.starts.diff().tolist(), 1)
-        return torch.cat([model.base_model(part, use_cache=False).last_hidden_state[0] for part in parts])
+    def by_sequence(q, k, v, starts, longest, scale):
+        rows.append(len(q))
+        k, v = (each.repeat_interleave(q.shape[1] // each.shape[1], 1) for each in (k, v))
+        parts = zip(*(each.transpose(0, 1).split(starts.diff().tolist(), 1) for each in (q, k, v)))
+        return torch.cat([F.scaled_dot_product_attention(*part, is_causal=True, scale=scale) for part in parts], 1).transpose(0, 1)
 
     padded = list(score(target, SEQS, 8))
     monkeypatch.setattr(scorer, "why_padded", lambda target: None)
-    monkeypatch.setattr(scorer, "packed_body", read_one_by_one)
+    monkeypatch.setattr(llama, "packed_attention", by_sequence)
     found = list(score(target, SEQS, 8))
-    assert rows == [sum(len(p) + len(r) for p, r in SEQS)]
+    assert rows == [sum(len(p) + len(r) for p, r in SEQS)] * len(target.model.layers)
     for a, b in zip(found, padded):
         assert torch.equal(a.ids, b.ids)
         torch.testing.assert_close(a.lse, b.lse, rtol=0, atol=2e-5)
     list(score(target, [([1, 2], [3, 4, 5])] * 6, 8))
-    assert len(rows) == 1  # equal lengths leave no padding
+    assert len(rows) == len(target.model.layers)  # equal lengths leave no padding

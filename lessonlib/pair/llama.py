@@ -1,0 +1,95 @@
+"""The arithmetic of a Llama- or Qwen-style body, and nothing else: what a decoding step and a whole pass over texts share.
+
+transformers' own forward has a dozen small operations a layer beside its products. On a GPU each reads and writes the whole of the hidden
+states, a fifth of a long pass; on a CPU a step of a small model waits as long for Python as for memory. Here they are as few as PyTorch allows.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from lessonlib.kernels.packed import packed_attention
+from lessonlib.kernels.products import linear
+
+# classes whose arithmetic is written out below, and the rotary tables that do not change with the text's length
+CLASSES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROPES = ("default", "linear", "llama3", "yarn")
+
+
+def why_not(model):
+    """Why the arithmetic here is not this model's, in a few words, or None where it is."""
+    if type(model).__name__ not in CLASSES:
+        return f"{type(model).__name__} is not one of {', '.join(CLASSES)}"
+    config = model.config
+    if set(getattr(config, "layer_types", None) or ()) - {"full_attention"}:
+        return "some of its layers look back through a window only"
+    if model.model.rotary_emb.rope_type not in ROPES:
+        return f"its rotary table changes with the length of the text ({model.model.rotary_emb.rope_type})"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}"
+    if getattr(config, "attention_dropout", 0) and model.training:
+        return "it drops attention out while it trains"
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        return "something hooks into its forward pass"
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        return "it runs its layers again for their gradients"
+    plain = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList)
+    odd = next((type(module).__name__ for module in model.modules() if not list(module.children()) and not isinstance(module, plain)
+                and not type(module).__name__.endswith(("RMSNorm", "RotaryEmbedding", "SiLU", "SiLUActivation"))), None)
+    return f"it holds a {odd}" if odd else None
+
+
+def read_texts(model, ids, packing=None):
+    """The hidden states [B, S, width] after the final norm of ids [B, S], padded on the right if at all, or of a packed row [1, N]; with gradients."""
+    body = model.model
+    positions = torch.arange(ids.shape[1], device=ids.device) if packing is None else packing.positions[0]
+    cos, sin = rotary_table(model, positions)
+
+    def attend(place, attention, q, k, v):
+        q, k = rotated(q, cos, sin), rotated(k, cos, sin)
+        if packing is not None:
+            return packed_attention(q[0], k[0], v[0], packing.starts, packing.longest, attention.scaling)[None]
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=attention.scaling, enable_gqa=True).transpose(1, 2)
+
+    return run_layers(body, F.embedding(ids, body.embed_tokens.weight), attend)
+
+
+def run_layers(body, hidden, attend):
+    """Hidden states [..., width] through all layers and the final norm.
+
+    attend(place, attention, q, k, v) mixes values for the layer at `place`: q [..., heads, head width] and k, v [..., key heads, head width],
+    not yet rotated, to [..., heads, head width]; `attention` is the layer's own module.
+    """
+    for place, layer in enumerate(body.layers):
+        attention, x = layer.self_attn, normed(layer.input_layernorm, hidden)
+        q, k, v = (project(module, x).unflatten(-1, (-1, attention.head_dim)) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
+        if hasattr(attention, "q_norm"):
+            q, k = normed(attention.q_norm, q), normed(attention.k_norm, k)
+        hidden = hidden + project(attention.o_proj, attend(place, attention, q, k, v).flatten(-2))
+        mlp, x = layer.mlp, normed(layer.post_attention_layernorm, hidden)
+        hidden = hidden + project(mlp.down_proj, F.silu(project(mlp.gate_proj, x)) * project(mlp.up_proj, x))
+    return normed(body.norm, hidden)
+
+
+def project(module, x):
+    """A Linear module's product."""
+    return linear(x, module.weight, module.bias)
+
+
+def normed(module, x):
+    """An RMSNorm module's output."""
+    return F.rms_norm(x, module.weight.shape, module.weight, module.variance_epsilon)
+
+
+@torch.no_grad()
+def rotary_table(model, positions):
+    """(cos, sin), each [N, 1, head width], of positions [N], for `rotated`."""
+    cos, sin = model.model.rotary_emb(model.lm_head.weight, positions[None])
+    half = cos.shape[-1] // 2
+    # rotating by halves is a swap of the two with the first one's sine negated
+    return cos[0, :, None], torch.cat([-sin[0, :, None, :half], sin[0, :, None, half:]], -1)
+
+
+def rotated(x, cos, sin):
+    """Heads x [..., N, heads, head width] turned by their positions' angles."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
