@@ -193,3 +193,11 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
     (tmp_path / "trainings_1.json").unlink()
     reference_trainings.record_trainings(begun, tmp_path)
     assert read_json(tmp_path / "trainings_1.json") == record
+
+
+def test_the_kernels_train_the_draft_that_their_definitions_train():
+    record = read_json(DATA / "reference" / "kernels_or_plain.json")
+    ours, plain = (record["runs"][name]["heldout"]["alpha"] for name in ("kernels", "plain"))
+    assert record["runs"]["kernels"]["kernels"].startswith("Triton") and "LESSON_KERNELS=plain" in record["runs"]["plain"]["kernels"] and record["tokens"] > 2e6
+    assert plain["low"] < ours["value"] < plain["high"]
+    assert abs(recorded_gain(record, "kernels", "plain")) < 0.002  # less than two seeds differ

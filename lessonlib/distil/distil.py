@@ -51,14 +51,14 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
         body, head = body_and_head(draft)
         hidden = body(batch.ids, batch.packing).flatten(0, 1)[batch.positions]
-    head_and_loss = _by_autograd if why_not_linear(head) or objective.why_not_in_place(device) else _in_place
+    head_and_loss = by_autograd if why_not_linear(head) or objective.why_not_in_place(device) else _in_place
     total, gradient = head_and_loss(head, hidden.detach(), batch.labels, scale, objective, dtype)
     if hidden.requires_grad:
         hidden.backward(gradient)
     return total
 
 
-def _by_autograd(head, hidden, labels, scale, objective, dtype):
+def by_autograd(head, hidden, labels, scale, objective, dtype):
     """(summed loss, scale times its gradient in hidden [R, D]); what trains in the head gets its own. It defines `_in_place`."""
     leaf, total = hidden.requires_grad_(True), torch.zeros((), device=hidden.device)
     with torch.autocast(hidden.device.type, dtype=dtype, enabled=dtype.itemsize < 4):

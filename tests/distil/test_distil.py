@@ -291,7 +291,7 @@ def test_the_loss_written_in_place_gives_what_autograd_gives(draft, store, name,
 
     monkeypatch.setattr(Objective, "why_not_in_place", lambda self, device: None)
     monkeypatch.setattr(Objective, "in_place", defined)
-    monkeypatch.setattr(module, "_by_autograd", None)
+    monkeypatch.setattr(module, "by_autograd", None)
     found_loss, found = run(draft, store, list(range(8)), Objective(name))
     assert found_loss == pytest.approx(loss, rel=1e-5) and set(found) == set(expected)
     for parameter, gradient in expected.items():
