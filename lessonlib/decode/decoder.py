@@ -11,6 +11,7 @@ from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.decode.rule import accept, accept_greedy
 from lessonlib.decode.warp import check_sampling, is_whole
 from lessonlib.errors import LessonError
+from lessonlib.kernels.copies import to_device
 from lessonlib.pair.step import check_fits, check_length, context_length, step_of, synchronize
 from lessonlib.pair.tokenizer_check import check_pair
 
@@ -101,11 +102,11 @@ class Decoder:
             drafter.reset(prompt, sampling)
         synchronize(self.step.device)
         result.prefill_seconds = perf_counter() - start
-        text = list(prompt)
+        text, last = list(prompt), to_device(torch.tensor(prompt[-1:]), self.step.device)
         while True:
             room = min(K, max_new_tokens, longest - len(text))  # more than could ever be kept, or than the models have positions for, are not proposed
             block = self._propose(drafter, room) if room else None
-            written, kept, logits = self._round(text, block, sampling)
+            written, kept, last, logits = self._round(last, block, sampling)
             emitted = self._cut(written, max_new_tokens - len(result.tokens), eos)
             self._count(result, room, kept, len(emitted))
             if on_round is not None:
@@ -126,21 +127,24 @@ class Decoder:
             raise LessonError(f"the drafter proposed {len(block.tokens)} tokens where {K} were asked for; make its propose(K) return exactly K.")
         return block
 
-    def _round(self, text, block, sampling):
-        """One verifying pass over the last token and the block: (tokens written, proposals kept, logits [K+1, V])."""
-        device = self.step.device
-        last = torch.tensor(text[-1:], device=device)
-        proposed = last[:0] if block is None else block.tokens.to(device)
+    def _round(self, last, block, sampling):
+        """One verifying pass over the last token [1] and the block: (tokens written, proposals kept, the new last token [1], logits [K+1, V])."""
+        proposed = last[:0] if block is None else block.tokens.to(self.step.device)
         logits = self.step.run(torch.cat([last, proposed]))
+        kept, last = self._accept(logits, block, proposed, sampling)
+        # the round's only wait for the device
+        kept, token, *tokens = torch.cat([kept[None], last, proposed]).tolist()
+        return tokens[:kept] + [token], kept, last, logits
+
+    def _accept(self, logits, block, proposed, sampling):
+        """How many proposals [K] are kept, and the token [1] that is written after them, both still on the device."""
         if sampling.greedy:
             kept, token = accept_greedy(logits.argmax(-1), proposed)
         else:
-            probs = sampling.probabilities(logits)
-            draft_probs = None if block is None or block.probs is None else block.probs.to(device)
-            kept, token = accept(probs, draft_probs, proposed, sampling.uniforms(len(proposed) + 1, device))
-        # the round's only wait for the device
-        kept, token, *tokens = torch.cat([kept[None], token[None], proposed]).tolist()
-        return tokens[:kept] + [token], kept, logits
+            draft_probs = None if block is None or block.probs is None else block.probs.to(logits.device)
+            uniforms = sampling.uniforms(len(proposed) + 1, logits.device)
+            kept, token = accept(sampling.probabilities(logits), draft_probs, proposed, uniforms)
+        return kept, token[None]
 
     @staticmethod
     def _cut(written, room, eos):

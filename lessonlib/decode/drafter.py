@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 
 from lessonlib.decode.warp import probabilities
+from lessonlib.kernels.copies import to_device
 from lessonlib.kernels.draw import draw
 from lessonlib.pair.step import context_length, step_of
 
@@ -30,8 +31,8 @@ class Sampling:
 
     def uniforms(self, n, device):
         """n fresh numbers in [0, 1), float64, on `device`."""
-        return torch.rand(n, generator=self.generator, dtype=torch.float64,
-                          device=self.generator.device if self.generator is not None else device).to(device)
+        return to_device(torch.rand(n, generator=self.generator, dtype=torch.float64,
+                                    device=self.generator.device if self.generator is not None else device), device)
 
 
 @dataclass
@@ -74,7 +75,7 @@ class ModelDrafter:
     def propose(self, K):
         """Draw K tokens one after another. What the cache lacks of the text is read first: after a fully kept block that is its last
         proposal and the bonus token, so the cache is complete by construction."""
-        unread = torch.tensor(self.text[self.step.length:], device=self.step.device)
+        unread = to_device(torch.tensor(self.text[self.step.length:]), self.step.device)
         uniforms = None if self.sampling.greedy else self.sampling.uniforms(K, self.step.device)
         tokens, probs = [], []
         for i in range(K):

@@ -7,6 +7,7 @@ from time import perf_counter
 import torch
 
 from lessonlib.decode.drafter import Sampling
+from lessonlib.kernels.copies import to_device
 from lessonlib.pair.step import context_length, step_of, synchronize
 
 
@@ -34,7 +35,7 @@ class _Proposals:
 
     def run(self, tokens):
         self.drafter.propose(1)
-        self.told = tokens
+        self.told = tokens.tolist()
 
     def rollback(self, length):
         self.drafter.observe(self.told)
@@ -62,6 +63,7 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     room = max(widths[-1], turns)  # a pass is taken back, but a drafter's text grows by a token a turn
     prefix = max(0, min([prefix, *(n - room for n in longest if n is not None)]))
     text = [token % target.config.get_text_config().vocab_size for token in range(prefix + widths[-1])]
+    rows = {n: to_device(torch.tensor(text[:n]), steps["target"].device) for n in widths}  # there already, as in a round
     for step in steps.values():
         step.read(text[:prefix])
     seconds = {job: [] for job in jobs}
@@ -70,7 +72,7 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
             step = steps[name]
             synchronize(step.device)
             start = perf_counter()
-            step.run(text[:n])
+            step.run(rows[n])
             synchronize(step.device)
             if turn >= 2:
                 seconds[name, n].append(perf_counter() - start)

@@ -17,9 +17,11 @@ class LlamaStep:
     The weights are the model's own, read where they lie. Same interface and same logits (to rounding) as `CachedModel`.
     """
 
-    why = None  # nothing keeps it from running the model
+    name = "lean PyTorch"
+    room = ROOM
 
-    def __init__(self, model):
+    def __init__(self, model, why=None):
+        self.why = why
         config = model.config
         self.model, self.device = model, model.lm_head.weight.device
         self.heads, self.groups = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
@@ -44,7 +46,7 @@ class LlamaStep:
         room = 0 if self.cache is None else self.cache.shape[2]
         if length <= room:
             return
-        room = max(ROOM, room)
+        room = max(self.room, room)
         while room < length:
             room *= 2
         weight = self.model.lm_head.weight

@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from lessonlib.errors import LessonError
+from lessonlib.pair.graph_step import GraphStep, why_no_graph
 from lessonlib.pair.llama import why_not
 from lessonlib.pair.llama_step import LlamaStep
 
@@ -62,12 +63,20 @@ def synchronize(device):
 
 
 def step_of(model):
-    """The quickest step that this model has: a LlamaStep, or a CachedModel, whose `why` then says what keeps the other from running it.
+    """The quickest step that this model has: a GraphStep, a LlamaStep or a CachedModel; its `why` says what keeps a quicker one from running it.
 
     Raises LessonError as CachedModel does.
     """
     why = why_not(model)
-    return CachedModel(model, why) if why else LlamaStep(model)
+    if why:
+        return CachedModel(model, why)
+    why = why_no_graph(model)
+    return LlamaStep(model, why) if why else GraphStep(model)
+
+
+def path(step):
+    """How a step runs its model, and why no quicker way does, in a few words."""
+    return f"{step.name} ({step.why})" if step.why else step.name
 
 
 class CachedModel:
@@ -75,6 +84,8 @@ class CachedModel:
 
     Raises LessonError for a model whose layers hold a running state in place of the text's keys and values.
     """
+
+    name = "transformers' forward"
 
     def __init__(self, model, why=None):
         self.why = why

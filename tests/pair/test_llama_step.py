@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from lessonlib.drafts.truncated import truncated_draft
 from lessonlib.pair.llama import why_not
 from lessonlib.pair.llama_step import ROOM, LlamaStep
-from lessonlib.pair.step import CachedModel, step_of
+from lessonlib.pair.step import CachedModel, path, step_of
 from pair.llama_shapes import CLOSE, SHAPES, SIZES, TEXT, random_model, whole
 
 
@@ -68,7 +68,7 @@ def test_in_bf16_it_strays_no_further_from_fp32_than_transformers_does():
 def test_a_model_is_given_the_lean_step_where_it_can_run_it():
     model = random_model("llama")
     for able in (model, truncated_draft(model, 1)):
-        assert why_not(able) is None and isinstance(step_of(able), LlamaStep) and step_of(able).why is None
+        assert why_not(able) is None and isinstance(step_of(able), LlamaStep) and path(step_of(able)) == "lean PyTorch (there is no Triton for cpu tensors)"
     torch.manual_seed(0)
     windowed = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=5))
     some_windowed = Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1))

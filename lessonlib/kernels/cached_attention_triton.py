@@ -1,0 +1,139 @@
+"""Attention of a few new rows to a cache of keys and values: rotation, writing to the cache and attending in one kernel.
+
+Each key head's programs share out the tokens that are cached, in pieces of equal length whatever the length of the text; the last piece has the new
+rows as well, whose keys it rotates and writes to the cache. The last program of a head to finish merges the pieces by their maxima and sums. How
+long the text is and how many rows are new is read from memory, which lets one captured CUDA graph serve every step of a text.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from lessonlib.kernels.few_rows_triton import ROWS
+
+KEYS = 64  # cached tokens a step of the loop
+PIECES = 8  # programs a key head: with 8 of those, as many as read a text of 512 tokens in one step each
+
+
+def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scratch, norms=None, eps=0.0):
+    """out[:n] = attention of the rows qkv[:n] to start[0] cached tokens and to each other, causally; cache[:, start:start + n] becomes their keys and values.
+
+    qkv [ROWS, (groups + 2) * key heads * width]: queries, keys, values, not rotated; cos, sin [room, width] as `lessonlib.pair.llama` has them;
+    cache [2, room, key heads, width]; norms: the RMSNorm weights [width] of queries and keys, with their eps. out [ROWS, groups * key heads * width].
+    """
+    heads, width = cache.shape[2:]
+    half = max(16, triton.next_power_of_2(width // 2))
+    rows = ROWS * triton.next_power_of_2(groups)
+    q_norm, k_norm = norms or (cos, cos)
+    _attend[(heads, PIECES)](qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, scratch.sums, scratch.arrived, heads, cache.stride(0), groups,
+                             triton.next_power_of_2(groups), width, half, ROWS, KEYS, PIECES, norms is not None, num_warps=8 if rows * half >= 8192 else 4)
+    return out
+
+
+@triton.jit
+def _halves(at, mask, norm, eps, WIDTH: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr):
+    """The two halves of rows of heads in fp32, normed where the model does that."""
+    a = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    b = tl.load(at + WIDTH // 2, mask=mask, other=0.0).to(tl.float32)
+    if NORM:
+        lane = tl.arange(0, HALF)
+        inside = lane < WIDTH // 2
+        scale = tl.rsqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / WIDTH + eps)[:, None]
+        a = a * scale * tl.load(norm + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+        b = b * scale * tl.load(norm + WIDTH // 2 + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    return a, b
+
+
+@triton.jit
+def _merged(highest, total, a, b, scores, values_a, values_b):
+    """The running maximum, sum and mix of values with some more scores [R, n] and values [n, HALF]."""
+    higher = tl.maximum(highest, tl.max(scores, 1))
+    origin = tl.where(higher == -float("inf"), 0.0, higher)
+    keep, weights = tl.exp2(highest - origin), tl.exp2(scores - origin[:, None])
+    total = total * keep + tl.sum(weights, 1)
+    weights = weights.to(values_a.dtype)
+    a = tl.dot(weights, values_a, a * keep[:, None], input_precision="ieee")
+    b = tl.dot(weights, values_b, b * keep[:, None], input_precision="ieee")
+    return higher, total, a, b
+
+
+@triton.jit
+def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, sums, arrived, heads, plane, groups, GROUPS: tl.constexpr,
+            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr):
+    head, piece = tl.program_id(0), tl.program_id(1)
+    R: tl.constexpr = ROWS * GROUPS
+    MIDDLE: tl.constexpr = WIDTH // 2
+    start, count = tl.load(start), tl.load(count)
+    stride = (groups + 2) * heads * WIDTH
+    r, lane = tl.arange(0, R), tl.arange(0, HALF)
+    row, query = r // GROUPS, head * groups + r % GROUPS
+    live, inside = (row < count) & (r % GROUPS < groups), lane < MIDDLE
+    mask = live[:, None] & inside[None, :]
+    qa, qb = _halves(qkv + row[:, None] * stride + query[:, None] * WIDTH + lane[None, :], mask, q_norm, eps, WIDTH, HALF, NORM)
+    angle = (start + row)[:, None] * WIDTH + lane[None, :]
+    ra = qa * tl.load(cos + angle, mask=mask, other=0.0) + qb * tl.load(sin + angle, mask=mask, other=0.0)
+    rb = qb * tl.load(cos + angle + MIDDLE, mask=mask, other=0.0) + qa * tl.load(sin + angle + MIDDLE, mask=mask, other=0.0)
+    dtype = cache.dtype.element_ty
+    qa, qb = ra.to(dtype), rb.to(dtype)
+    per = scale * 1.4426950408889634  # scores in powers of 2
+
+    highest, total = tl.full([R], -float("inf"), tl.float32), tl.zeros([R], tl.float32)
+    a, b = tl.zeros([R, HALF], tl.float32), tl.zeros([R, HALF], tl.float32)
+    share = tl.cdiv(tl.cdiv(start, KEYS), PIECES) * KEYS
+    begin = piece * share
+    end = tl.minimum(begin + share, start)
+    for at in range(begin, end, KEYS):
+        token = at + tl.arange(0, KEYS)
+        there = (token < end)[:, None] & inside[None, :]
+        key = cache + (token[:, None] * heads + head) * WIDTH + lane[None, :]
+        scores = tl.dot(qa, tl.trans(tl.load(key, mask=there, other=0.0)), input_precision="ieee")
+        scores = tl.dot(qb, tl.trans(tl.load(key + MIDDLE, mask=there, other=0.0)), scores, input_precision="ieee") * per
+        scores = tl.where((token < end)[None, :], scores, -float("inf"))
+        highest, total, a, b = _merged(highest, total, a, b, scores, tl.load(key + plane, mask=there, other=0.0), tl.load(key + plane + MIDDLE, mask=there, other=0.0))
+    if piece == PIECES - 1:  # the new rows
+        new = tl.arange(0, ROWS)
+        fresh = (new < count)[:, None] & inside[None, :]
+        source = qkv + new[:, None] * stride + (groups * heads + head) * WIDTH + lane[None, :]
+        ka, kb = _halves(source, fresh, k_norm, eps, WIDTH, HALF, NORM)
+        angle = (start + new)[:, None] * WIDTH + lane[None, :]
+        ra = ka * tl.load(cos + angle, mask=fresh, other=0.0) + kb * tl.load(sin + angle, mask=fresh, other=0.0)
+        rb = kb * tl.load(cos + angle + MIDDLE, mask=fresh, other=0.0) + ka * tl.load(sin + angle + MIDDLE, mask=fresh, other=0.0)
+        ka, kb = ra.to(dtype), rb.to(dtype)
+        va = tl.load(source + heads * WIDTH, mask=fresh, other=0.0).to(dtype)
+        vb = tl.load(source + heads * WIDTH + MIDDLE, mask=fresh, other=0.0).to(dtype)
+        key = cache + ((start + new)[:, None] * heads + head) * WIDTH + lane[None, :]
+        tl.store(key, ka, mask=fresh)
+        tl.store(key + MIDDLE, kb, mask=fresh)
+        tl.store(key + plane, va, mask=fresh)
+        tl.store(key + plane + MIDDLE, vb, mask=fresh)
+        scores = tl.dot(qa, tl.trans(ka), input_precision="ieee")
+        scores = tl.dot(qb, tl.trans(kb), scores, input_precision="ieee") * per
+        scores = tl.where((new[None, :] <= row[:, None]) & (new < count)[None, :], scores, -float("inf"))
+        highest, total, a, b = _merged(highest, total, a, b, scores, va, vb)
+
+    cell = r[:, None] * HALF + lane[None, :]
+    SIZE: tl.constexpr = 2 * R * HALF + 2 * R
+    mine = sums + (head * PIECES + piece) * SIZE
+    tl.store(mine + cell, a)
+    tl.store(mine + R * HALF + cell, b)
+    tl.store(mine + 2 * R * HALF + r, highest)
+    tl.store(mine + 2 * R * HALF + R + r, total)
+    tl.debug_barrier()
+    if tl.atomic_add(arrived + head, 1) == PIECES - 1:
+        tl.debug_barrier()
+        highest, total = tl.full([R], -float("inf"), tl.float32), tl.zeros([R], tl.float32)
+        a, b = tl.zeros([R, HALF], tl.float32), tl.zeros([R, HALF], tl.float32)
+        for other in range(PIECES):
+            theirs = sums + (head * PIECES + other) * SIZE
+            their_highest = tl.load(theirs + 2 * R * HALF + r, cache_modifier=".cg")
+            higher = tl.maximum(highest, their_highest)
+            origin = tl.where(higher == -float("inf"), 0.0, higher)
+            keep, add = tl.exp2(highest - origin), tl.exp2(their_highest - origin)
+            total = total * keep + tl.load(theirs + 2 * R * HALF + R + r, cache_modifier=".cg") * add
+            a = a * keep[:, None] + tl.load(theirs + cell, cache_modifier=".cg") * add[:, None]
+            b = b * keep[:, None] + tl.load(theirs + R * HALF + cell, cache_modifier=".cg") * add[:, None]
+            highest = higher
+        tl.store(arrived + head, 0)
+        at = out + row[:, None] * (groups * heads * WIDTH) + query[:, None] * WIDTH + lane[None, :]
+        tl.store(at, (a / total[:, None]).to(out.dtype.element_ty), mask=mask)
+        tl.store(at + MIDDLE, (b / total[:, None]).to(out.dtype.element_ty), mask=mask)

@@ -1,0 +1,112 @@
+"""A decoding step on a GPU as one CUDA graph: everything between a row of ids and its logits is launched at once, at the speed of the weights.
+
+A step of one token reads every weight once and computes next to nothing, so its floor is the time of reading them. transformers' forward takes
+ten times as long, nearly all of it for launching a thousand small operations. Here a layer is five kernels, and the graph that replays them is
+captured once: the number of rows, up to ROWS, and the length of the text are numbers in the GPU's memory, so plain steps and verifying passes
+of every K are the same graph, and taking tokens back costs nothing.
+"""
+
+from time import perf_counter
+
+import torch
+import torch.nn.functional as F
+
+from lessonlib.kernels.backend import why_torch
+from lessonlib.kernels.copies import to_device
+from lessonlib.pair.llama import why_not
+from lessonlib.pair.llama_step import LlamaStep
+
+ROOM = 1024  # tokens the cache has room for at first; when they are used up it doubles, and the graph is captured anew
+
+
+def why_no_graph(model):
+    """Why a GraphStep cannot run this model, in a few words, or None where it can."""
+    weight = model.get_output_embeddings().weight
+    why = why_torch(weight.device) or why_not(model)
+    if why is None and weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        why = f"its weights are {str(weight.dtype).removeprefix('torch.')}"
+    if why is None and any(not p.is_contiguous() or p.dtype != weight.dtype for p in model.parameters()):
+        why = "its weights do not all lie and look alike"
+    return why
+
+
+class GraphStep(LlamaStep):
+    """LlamaStep with up to ROWS tokens at a time read by a captured graph; longer pieces, such as prompts, by LlamaStep's own pass.
+
+    The weights are the model's own, read where they lie. seconds_to_capture: what compiling (once a process) and the last capture took.
+    """
+
+    room = ROOM
+    name = "one CUDA graph a step"
+
+    def __init__(self, model):
+        from lessonlib.kernels.few_rows_triton import ROWS, Scratch  # Triton is there where this class is
+        super().__init__(model)
+        config, weight = model.config, model.lm_head.weight
+        self.rows, self.scratch, self.graph, self.seconds_to_capture = ROWS, Scratch(self.device), None, 0.0
+        new = lambda *shape, dtype=weight.dtype: torch.zeros(ROWS, *shape, dtype=dtype, device=self.device)  # noqa: E731
+        queries = config.num_attention_heads * self.width
+        self.ids, self.qkv, self.mixed = new(dtype=torch.long), new(queries + 2 * self.heads * self.width), new(queries)
+        self.hidden, self.between, self.inner, self.logits = new(config.hidden_size), new(config.hidden_size), new(config.intermediate_size), new(len(weight))
+        self.start, self.count = (torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2))
+
+    def _reserve(self, length):
+        before = self.cache
+        super()._reserve(length)
+        if self.cache is not before:
+            self.graph = None
+
+    @torch.inference_mode()
+    def run(self, tokens, last=None):
+        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only."""
+        ids = to_device(torch.as_tensor(tokens, dtype=torch.long), self.device)
+        n = len(ids)
+        if n > self.rows:
+            return super().run(ids, last)
+        self._reserve(self.length + n)
+        if self.graph is None:
+            self._capture()
+        self.ids[:n] = ids
+        self.start.fill_(self.length)
+        self.count.fill_(n)
+        self.graph.replay()
+        self.length += n
+        return self.logits[0 if last is None else n - last:n].clone()
+
+    def _capture(self):
+        begin = perf_counter()
+        self.start.fill_(0)
+        self.count.fill_(0)  # no row is live, so what runs here writes nothing
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self._launch()  # compiles what has not been compiled yet
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self._launch()
+        torch.cuda.synchronize(self.device)
+        self.seconds_to_capture = perf_counter() - begin
+
+    def _launch(self):
+        """All kernels of a step, from self.ids to self.logits."""
+        from lessonlib.kernels.cached_attention_triton import cached_attention
+        from lessonlib.kernels.few_rows_triton import few_rows
+        body, head = self.model.model, self.model.lm_head
+        self.hidden.copy_(F.embedding(self.ids, body.embed_tokens.weight))
+
+        def product(x, modules, out, norm=None, **options):
+            biases = [module.bias for module in modules] if modules[0].bias is not None else None
+            few_rows(x, [module.weight for module in modules], out, self.count, self.scratch, biases=biases,
+                     norm=norm and norm.weight, eps=norm.variance_epsilon if norm else 0.0, **options)
+
+        for layer, cache in zip(body.layers, self.cache):
+            attention, mlp = layer.self_attn, layer.mlp
+            norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
+            product(self.hidden, (attention.q_proj, attention.k_proj, attention.v_proj), self.qkv, layer.input_layernorm)
+            cached_attention(self.qkv, self.cos, self.sin, cache, self.start, self.count, attention.scaling, self.groups, self.mixed, self.scratch, norms,
+                             attention.q_norm.variance_epsilon if norms else 0.0)
+            product(self.mixed, (attention.o_proj,), self.between, residual=self.hidden)
+            product(self.between, (mlp.gate_proj, mlp.up_proj), self.inner, layer.post_attention_layernorm, gated=True)
+            product(self.inner, (mlp.down_proj,), self.hidden, residual=self.between)
+        product(self.hidden, (head,), self.logits, body.norm)
