@@ -1,6 +1,7 @@
 """The long trainings on record: every draft and objective of notebooks 06, 07 and 09 on a hundred times what a notebook can wait for."""
 
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 
@@ -100,15 +101,25 @@ def record_plain(lesson):
     result = {**made, "seed": seed, "tokens": run.epochs * stores["target"].rows, "heldout_lengths": {name: [len(resp) for _, resp in rows] for name, rows in heldout.items()},
               "runs": {}}
     for name, asked in (("kernels", ""), ("plain", "plain")):
-        os.environ["LESSON_KERNELS"] = asked
         start = perf_counter()
-        found = {"kernels": reason(lesson.target.device), **trained(run, lesson, stores, heldout, seed)}
+        with kernels_asked_for(asked):
+            found = {"kernels": reason(lesson.target.device), **trained(run, lesson, stores, heldout, seed)}
         result["runs"][name] = {**found, "seconds": perf_counter() - start}
         print(f"  {name:<8} alpha {found['heldout']['alpha']['value']:.4f} [{found['heldout']['alpha']['low']:.4f}, {found['heldout']['alpha']['high']:.4f}]  "
               f"greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}  {perf_counter() - start:.0f} s", flush=True)
-    del os.environ["LESSON_KERNELS"]
     print(f"  kernels - plain, paired: {recorded_gain(result, 'kernels', 'plain'):+.4f}")
     write_json(REFERENCE / "kernels_or_plain.json", result)
+
+
+@contextmanager
+def kernels_asked_for(what):
+    """Within it, LESSON_KERNELS is `what`."""
+    before = os.environ.get("LESSON_KERNELS", "")
+    os.environ["LESSON_KERNELS"] = what
+    try:
+        yield
+    finally:
+        os.environ["LESSON_KERNELS"] = before
 
 
 def _sized(lesson):

@@ -181,8 +181,8 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
     assert list(record["untrained"]) == ["A"]  # what is once on record belongs to seed 0
     reference_trainings.record_plain(begun)
     both = read_json(tmp_path / "kernels_or_plain.json")["runs"]
-    assert "no Triton for cpu" in both["kernels"]["kernels"] and "LESSON_KERNELS=plain asks" in both["plain"]["kernels"] and "LESSON_KERNELS" not in os.environ
-    assert both["kernels"]["losses"] == both["plain"]["losses"] == record["runs"]["A, kl"]["losses"]  # on a CPU they are the same code
+    assert "no Triton for cpu" in both["kernels"]["kernels"] and "LESSON_KERNELS=plain asks" in both["plain"]["kernels"] and not os.environ["LESSON_KERNELS"]
+    assert both["kernels"]["losses"] == record["runs"]["A, kl"]["losses"] == pytest.approx(both["plain"]["losses"], abs=1e-3)
     kept = load_draft(next(path.parent for path in tmp_path.rglob("A-kl/draft.json")), lesson.target)
     assert kept.kept_layers == load_draft("off-the-shelf", lesson.target).kept_layers
     for run in record["runs"].values():

@@ -73,13 +73,16 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
             rows = sum(micro.rows for micro in batch)
             loss = sum(backward(draft, micro, 1.0 / rows) for micro in batch) / rows
             batch = list(micro_batches(step + 1)) if step + 1 < recipe.steps else []  # made while a GPU still works on this step's
-            total = torch.nn.utils.get_total_norm(weight.grad for weight in trained.values() if weight.grad is not None)
-            whole = False
+            gradients = [weight.grad for weight in trained.values() if weight.grad is not None]
+            if not gradients:
+                raise LessonError(f"{label} stopped at step {step + 1}: no trainable weight of this draft has a gradient; train weights that its logits depend on.")
+            total = torch.nn.utils.get_total_norm(gradients)
             (values,), arrived = to_cpu([torch.stack([loss.detach().to(total.dtype), total])])
-            # Decided on the device, which need not wait for us. The fused update divides gradients by the one as it reads them, where
-            # `clip_grad_norm_` would read and write all of them once more; where the other is set, it changes nothing.
+            # Both are decided on the device, which need not wait for us. The fused update divides gradients by grad_scale as it reads them, where
+            # `clip_grad_norm_` would read and write all of them once more; where found_inf is 1, it changes nothing.
             optimizer.grad_scale = (total / recipe.clip).clamp_min(1).float()
             optimizer.found_inf = (~torch.isfinite(loss + total)).float()
+            whole = False
             optimizer.step()
             losses.append(None)
             whole = True
@@ -101,7 +104,7 @@ def fit(draft, micro_batches, backward, recipe, checkpoint=None, identity=None, 
         if checkpoint and losses and whole:  # stopped inside an update: the last saved step is gone on from instead
             if losses[-1] is None:
                 arrived()
-                losses[-1] = values[0].item()
+                losses[-1:] = values[:1].tolist() if torch.isfinite(values).all() else []  # of a step that changed nothing
             _save(checkpoint, run, trained, optimizer, losses)
             print(f"  {label}: stopped after step {len(losses)}; the same command goes on from there.", flush=True)
         raise

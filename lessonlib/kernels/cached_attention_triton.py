@@ -45,6 +45,14 @@ def _halves(at, mask, norm, eps, WIDTH: tl.constexpr, HALF: tl.constexpr, NORM: 
 
 
 @triton.jit
+def _rotated(a, b, cos, sin, at, mask, MIDDLE: tl.constexpr):
+    """Two halves turned by their positions' angles."""
+    turned_a = a * tl.load(cos + at, mask=mask, other=0.0) + b * tl.load(sin + at, mask=mask, other=0.0)
+    turned_b = b * tl.load(cos + at + MIDDLE, mask=mask, other=0.0) + a * tl.load(sin + at + MIDDLE, mask=mask, other=0.0)
+    return turned_a, turned_b
+
+
+@triton.jit
 def _merged(highest, total, a, b, scores, values_a, values_b):
     """The running maximum, sum and mix of values with some more scores [R, n] and values [n, HALF]."""
     higher = tl.maximum(highest, tl.max(scores, 1))
@@ -70,11 +78,9 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
     live, inside = (row < count) & (r % GROUPS < groups), lane < MIDDLE
     mask = live[:, None] & inside[None, :]
     qa, qb = _halves(qkv + row[:, None] * stride + query[:, None] * WIDTH + lane[None, :], mask, q_norm, eps, WIDTH, HALF, NORM)
-    angle = (start + row)[:, None] * WIDTH + lane[None, :]
-    ra = qa * tl.load(cos + angle, mask=mask, other=0.0) + qb * tl.load(sin + angle, mask=mask, other=0.0)
-    rb = qb * tl.load(cos + angle + MIDDLE, mask=mask, other=0.0) + qa * tl.load(sin + angle + MIDDLE, mask=mask, other=0.0)
+    qa, qb = _rotated(qa, qb, cos, sin, (start + row)[:, None] * WIDTH + lane[None, :], mask, MIDDLE)
     dtype = cache.dtype.element_ty
-    qa, qb = ra.to(dtype), rb.to(dtype)
+    qa, qb = qa.to(dtype), qb.to(dtype)
     per = scale * 1.4426950408889634  # scores in powers of 2
 
     highest, total = tl.full([R], -float("inf"), tl.float32), tl.zeros([R], tl.float32)
@@ -95,21 +101,19 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
         fresh = (new < count)[:, None] & inside[None, :]
         source = qkv + new[:, None] * stride + (groups * heads + head) * WIDTH + lane[None, :]
         ka, kb = _halves(source, fresh, k_norm, eps, WIDTH, HALF, NORM)
-        angle = (start + new)[:, None] * WIDTH + lane[None, :]
-        ra = ka * tl.load(cos + angle, mask=fresh, other=0.0) + kb * tl.load(sin + angle, mask=fresh, other=0.0)
-        rb = kb * tl.load(cos + angle + MIDDLE, mask=fresh, other=0.0) + ka * tl.load(sin + angle + MIDDLE, mask=fresh, other=0.0)
-        ka, kb = ra.to(dtype), rb.to(dtype)
+        ka, kb = _rotated(ka, kb, cos, sin, (start + new)[:, None] * WIDTH + lane[None, :], fresh, MIDDLE)
+        ka, kb = ka.to(dtype), kb.to(dtype)
         va = tl.load(source + heads * WIDTH, mask=fresh, other=0.0).to(dtype)
         vb = tl.load(source + heads * WIDTH + MIDDLE, mask=fresh, other=0.0).to(dtype)
-        key = cache + ((start + new)[:, None] * heads + head) * WIDTH + lane[None, :]
-        tl.store(key, ka, mask=fresh)
-        tl.store(key + MIDDLE, kb, mask=fresh)
-        tl.store(key + plane, va, mask=fresh)
-        tl.store(key + plane + MIDDLE, vb, mask=fresh)
-        scores = tl.dot(qa, tl.trans(ka), input_precision="ieee")
-        scores = tl.dot(qb, tl.trans(kb), scores, input_precision="ieee") * per
-        scores = tl.where((new[None, :] <= row[:, None]) & (new < count)[None, :], scores, -float("inf"))
-        highest, total, a, b = _merged(highest, total, a, b, scores, va, vb)
+        slot = cache + ((start + new)[:, None] * heads + head) * WIDTH + lane[None, :]
+        tl.store(slot, ka, mask=fresh)
+        tl.store(slot + MIDDLE, kb, mask=fresh)
+        tl.store(slot + plane, va, mask=fresh)
+        tl.store(slot + plane + MIDDLE, vb, mask=fresh)
+        own = tl.dot(qa, tl.trans(ka), input_precision="ieee")
+        own = tl.dot(qb, tl.trans(kb), own, input_precision="ieee") * per
+        own = tl.where((new[None, :] <= row[:, None]) & (new < count)[None, :], own, -float("inf"))
+        highest, total, a, b = _merged(highest, total, a, b, own, va, vb)
 
     cell = r[:, None] * HALF + lane[None, :]
     SIZE: tl.constexpr = 2 * R * HALF + 2 * R
@@ -134,6 +138,6 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
             b = b * keep[:, None] + tl.load(theirs + R * HALF + cell, cache_modifier=".cg") * add[:, None]
             highest = higher
         tl.store(arrived + head, 0)
-        at = out + row[:, None] * (groups * heads * WIDTH) + query[:, None] * WIDTH + lane[None, :]
-        tl.store(at, (a / total[:, None]).to(out.dtype.element_ty), mask=mask)
-        tl.store(at + MIDDLE, (b / total[:, None]).to(out.dtype.element_ty), mask=mask)
+        place = out + row[:, None] * (groups * heads * WIDTH) + query[:, None] * WIDTH + lane[None, :]
+        tl.store(place, (a / total[:, None]).to(out.dtype.element_ty), mask=mask)
+        tl.store(place + MIDDLE, (b / total[:, None]).to(out.dtype.element_ty), mask=mask)

@@ -35,15 +35,8 @@ def few_rows(x, weights, out, count, scratch, norm=None, eps=0.0, biases=None, r
     """
     width, dtype = x.shape[1], weights[0].dtype
     sizes = [len(weight) for weight in weights] + [0] * (3 - len(weights))
-    outputs = OUTPUTS // 2 if gated else OUTPUTS
-    blocks = triton.cdiv(sizes[0], outputs) if gated else sum(triton.cdiv(size, outputs) for size in sizes)
-    inputs = min(128 if dtype.itemsize == 2 else 64, max(16, triton.next_power_of_2(width)))
-    processors, shared = _device(x.device)
-    splits = 1
-    while splits < 8 and 2 * blocks * splits <= 2 * processors and width // (2 * splits) >= 4 * inputs:
-        splits *= 2
-    a_stage = (OUTPUTS + ROWS) * inputs * dtype.itemsize
-    stages = max(1, min(6 if blocks * splits <= processors else 4, shared // a_stage))
+    outputs, inputs, splits, stages = _planned(x.device, tuple(sizes[:1] if gated else sizes), width, dtype.itemsize, gated)
+    blocks = sum(triton.cdiv(size, outputs) for size in (sizes[:1] if gated else sizes))
     w, b = [*weights, *[weights[0]] * (3 - len(weights))], [*(biases or [None] * len(weights)), *[None] * (3 - len(weights))]
     _few_rows[(blocks, splits)](x, x if norm is None else norm, eps, *w, *(x if each is None else each for each in b), x if residual is None else residual, out, count,
                                 scratch.sums, scratch.arrived, *sizes, out.shape[1], width, splits, norm is not None, biases is not None, residual is not None,
@@ -61,6 +54,18 @@ def few_rows_defined(x, weights, count, norm=None, eps=0.0, biases=None, residua
 
 
 @cache
+def _planned(device, sizes, width, itemsize, gated):
+    """(outputs and inputs of a program's step, programs an output, steps on their way from memory)."""
+    processors, shared = _device(device)
+    outputs = OUTPUTS // 2 if gated else OUTPUTS
+    inputs = min(128 if itemsize == 2 else 64, max(16, triton.next_power_of_2(width)))
+    blocks, splits = sum(triton.cdiv(size, outputs) for size in sizes), 1
+    while splits < 8 and blocks * splits <= processors and width // (2 * splits) >= 4 * inputs:
+        splits *= 2
+    stages = min(6 if blocks * splits <= processors else 4, shared // ((OUTPUTS + ROWS) * inputs * itemsize))
+    return outputs, inputs, splits, max(1, stages)
+
+
 def _device(device):
     """(multiprocessors, bytes of shared memory that a program can have)."""
     if device.type != "cuda":

@@ -4,8 +4,10 @@ A body is run on [1, N] ids with position ids that begin anew at each sequence; 
 attention is exchanged, for the time of the call, through transformers' registry of attention functions.
 """
 
+from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from transformers import AttentionInterface
@@ -29,11 +31,16 @@ class Packing:
     longest: int
 
 
+def flat_ids(sequences):
+    """The ids of (prompt_ids, resp_ids) sequences one after another, int64 [N]; TypeError where some are not whole numbers."""
+    return torch.frombuffer(array("q", chain.from_iterable(chain.from_iterable(sequences))), dtype=torch.long)
+
+
 def packed_responses(sequences, device):
     """(ids [1, N], rows [R], Packing) of (prompt_ids, resp_ids) sequences; rows of the N hidden states predict the R response tokens."""
     lengths = torch.tensor([len(prompt) + len(resp) for prompt, resp in sequences])
     starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-    ids = torch.tensor([token for prompt, resp in sequences for token in (*prompt, *resp)])
+    ids = flat_ids(sequences)
     rows = torch.cat([start + len(prompt) - 1 + torch.arange(len(resp)) for start, (prompt, resp) in zip(starts.tolist(), sequences)])
     positions = torch.arange(len(ids)) - starts[:-1].repeat_interleave(lengths)
     packing = Packing(to_device(positions[None], device), to_device(starts.int(), device), int(lengths.max()))

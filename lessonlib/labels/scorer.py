@@ -8,9 +8,9 @@ import torch
 from lessonlib.errors import LessonError
 from lessonlib.kernels.draw import COLDEST
 from lessonlib.kernels.copies import to_cpu
-from lessonlib.kernels.packed import packed_responses, pays, why_padded
+from lessonlib.kernels.packed import flat_ids, packed_responses, pays, why_padded
 from lessonlib.kernels.topk_lse import topk_lse
-from lessonlib.pair.hidden import body_and_head, flat_ids, logits_of, response_hidden
+from lessonlib.pair.hidden import body_and_head, logits_of, response_hidden
 from lessonlib.pair.step import check_fits, check_length, context_length
 
 CHUNK = {"cpu": 512, "cuda": 2048}  # rows of logits held at once: 0.49 GiB of bf16 at a vocabulary of 128,256, enough for the matrix product's full rate
@@ -110,7 +110,7 @@ def _in_vocabulary(target, sequences):
     """Whether all ids are the target's, all at once: asked sequence by sequence it would keep a GPU waiting."""
     try:
         low, high = torch.aminmax(flat_ids(sequences))
-    except TypeError:
+    except (TypeError, OverflowError):
         return False
     return low >= 0 and high < target.config.get_text_config().vocab_size
 

@@ -25,8 +25,8 @@ def why_no_graph(model):
     why = why_torch(weight.device) or why_not(model)
     if why is None and weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         why = f"its weights are {str(weight.dtype).removeprefix('torch.')}"
-    if why is None and any(not p.is_contiguous() or p.dtype != weight.dtype for p in model.parameters()):
-        why = "its weights do not all lie and look alike"
+    if why is None and not all(p.is_contiguous() for p in model.parameters()):
+        why = "a weight of its does not lie in one piece"
     return why
 
 
@@ -100,7 +100,7 @@ class GraphStep(LlamaStep):
             few_rows(x, [module.weight for module in modules], out, self.count, self.scratch, biases=biases,
                      norm=norm and norm.weight, eps=norm.variance_epsilon if norm else 0.0, **options)
 
-        for layer, cache in zip(body.layers, self.cache):
+        for layer, cache in zip(body.layers[:self.model.config.num_hidden_layers], self.cache):
             attention, mlp = layer.self_attn, layer.mlp
             norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
             product(self.hidden, (attention.q_proj, attention.k_proj, attention.v_proj), self.qkv, layer.input_layernorm)

@@ -3,14 +3,11 @@
 Splitting them is what lets a scorer or a loss ask for logits at the rows it needs, a chunk at a time, and never hold them all.
 """
 
-from array import array
-from itertools import chain
-
 import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
-from lessonlib.kernels.packed import packed_body
+from lessonlib.kernels.packed import flat_ids, packed_body
 from lessonlib.kernels.products import linear
 from lessonlib.pair.llama import read_texts, why_not
 
@@ -21,11 +18,11 @@ def body_and_head(model):
     A Packing says that ids are one packed row [1, N]. `logits_of(head, hidden)` are the model's logits: raises LessonError where they are
     not (a model that scales or caps them afterwards), which is tried out once on three tokens, and remembered.
     """
-    head, lean = model.get_output_embeddings(), why_not(model) is None
+    head = model.get_output_embeddings()
 
     def body(ids, packing=None):
         # on a GPU a training has the model's own layers compiled, and lower precision is chosen operation by operation in them
-        if lean and not torch.is_autocast_enabled(ids.device.type) and not (ids.is_cuda and torch.is_grad_enabled()):
+        if not (ids.is_cuda and torch.is_grad_enabled()) and not torch.is_autocast_enabled(ids.device.type) and why_not(model) is None:
             return read_texts(model, ids, packing)
         return model.base_model(ids, use_cache=False).last_hidden_state if packing is None else packed_body(model, ids, packing)[None]
 
@@ -37,7 +34,7 @@ def body_and_head(model):
 
 def logits_of(head, hidden):
     """The logits [..., V] that a head's module gives for hidden states [..., width]."""
-    hooked = head._forward_hooks or head._forward_pre_hooks
+    hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks or "forward" in vars(head)
     return linear(hidden, head.weight, head.bias) if type(head) is torch.nn.Linear and not hooked else head(hidden)
 
 
@@ -66,11 +63,6 @@ def padded_responses(sequences, device):
     ids[place < totals[:, None]] = flat_ids(sequences)
     rows = ((place >= first) & (place < first + lengths[:, 1:])).flatten().nonzero()[:, 0]
     return to_device(ids, device), to_device(rows, device)
-
-
-def flat_ids(sequences):
-    """The ids of (prompt_ids, resp_ids) sequences one after another, int64 [N]; TypeError where some are not whole numbers."""
-    return torch.frombuffer(array("q", chain.from_iterable(chain.from_iterable(sequences))), dtype=torch.long)
 
 
 def response_hidden(body, sequences, device):

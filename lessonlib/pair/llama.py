@@ -7,6 +7,7 @@ states, a fifth of a long pass; on a CPU a step of a small model waits as long f
 import torch
 import torch.nn.functional as F
 
+from lessonlib.kernels.backend import why_plain
 from lessonlib.kernels.packed import packed_attention
 from lessonlib.kernels.products import linear
 
@@ -17,6 +18,8 @@ ROPES = ("default", "linear", "llama3", "yarn")
 
 def why_not(model):
     """Why the arithmetic here is not this model's, in a few words, or None where it is."""
+    if plain := why_plain():
+        return plain
     if type(model).__name__ not in CLASSES:
         return f"{type(model).__name__} is not one of {', '.join(CLASSES)}"
     config = model.config
@@ -28,14 +31,21 @@ def why_not(model):
         return f"its activation is {config.hidden_act}"
     if getattr(config, "attention_dropout", 0) and model.training:
         return "it drops attention out while it trains"
-    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+    if len({p.dtype for p in model.parameters()}) > 1:
+        return "its weights are of more than one number format"
+    return next(filter(None, map(_odd, model.modules())), None)
+
+
+def _odd(module):
+    """What a module does that the arithmetic here would leave out, or None. Exact types, since an adapter is a Linear too, or holds nothing but such."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    if any(hooks) or "forward" in vars(module):
         return "something hooks into its forward pass"
-    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+    if getattr(module, "gradient_checkpointing", False):
         return "it runs its layers again for their gradients"
-    plain = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList)
-    odd = next((type(module).__name__ for module in model.modules() if not list(module.children()) and not isinstance(module, plain)
-                and not type(module).__name__.endswith(("RMSNorm", "RotaryEmbedding", "SiLU", "SiLUActivation"))), None)
-    return f"it holds a {odd}" if odd else None
+    kind = type(module)
+    known = kind in (torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList, torch.nn.SiLU) or kind.__module__.startswith(("transformers.models.", "transformers.activations"))
+    return None if known else f"it holds a {kind.__name__}"
 
 
 def read_texts(model, ids, packing=None):
@@ -51,16 +61,17 @@ def read_texts(model, ids, packing=None):
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=attention.scaling, enable_gqa=True).transpose(1, 2)
 
-    return run_layers(body, F.embedding(ids, body.embed_tokens.weight), attend)
+    return run_layers(model, body.embed_tokens(ids), attend)
 
 
-def run_layers(body, hidden, attend):
+def run_layers(model, hidden, attend):
     """Hidden states [..., width] through all layers and the final norm.
 
     attend(place, attention, q, k, v) mixes values for the layer at `place`: q [..., heads, head width] and k, v [..., key heads, head width],
     not yet rotated, to [..., heads, head width]; `attention` is the layer's own module.
     """
-    for place, layer in enumerate(body.layers):
+    body = model.model
+    for place, layer in enumerate(body.layers[:model.config.num_hidden_layers]):
         attention, x = layer.self_attn, normed(layer.input_layernorm, hidden)
         q, k, v = (project(module, x).unflatten(-1, (-1, attention.head_dim)) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
         if hasattr(attention, "q_norm"):

@@ -75,7 +75,6 @@ class LlamaStep:
             mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=attention.scaling)
             return mixed.view(self.heads, self.groups, n, self.width).permute(2, 0, 1, 3).reshape(n, -1, self.width)
 
-        body = self.model.model
-        hidden = run_layers(body, F.embedding(ids, body.embed_tokens.weight), attend)
+        hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend)
         self.length = end
         return project(self.model.lm_head, hidden if last is None else hidden[-last:])

@@ -40,9 +40,10 @@ def check_fits(model, prompt_ids, new_tokens):
         raise LessonError("the prompt is empty; give at least one token for the model to continue.")
     vocabulary = model.config.get_text_config().vocab_size
     try:
-        low, high = index(min(prompt_ids)), index(max(prompt_ids))
+        ids = list(map(index, prompt_ids))
     except TypeError:
         raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from None
+    low, high = min(ids), max(ids)
     if low < 0 or high >= vocabulary:
         raise LessonError(f"token id {low if low < 0 else high} is not in this model's vocabulary of {vocabulary:,}; "
                           "encode the text with this model's own tokenizer.")

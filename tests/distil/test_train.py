@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from lessonlib.distil import train as train_module
 from lessonlib.distil.train import Recipe, fit
 from lessonlib.errors import LessonError
 
@@ -251,6 +252,36 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_weights_are_touc
     assert torch.equal(state["weights"]["weight"], kept[5]) and len(state["losses"]) == 6
     with pytest.raises(LessonError, match="in the data.$"):
         train(Line(), RECIPE, backward=lambda model, batch, scale: squares(model, batch, scale) * value)
+
+
+def test_an_interruption_while_a_bad_step_is_not_known_yet_saves_the_steps_before_it(tmp_path, monkeypatch):
+    """On a GPU a step's loss is waited for once its update is queued; that wait is where Ctrl-C nearly always falls."""
+    seen = []
+
+    def to_cpu(tensors):
+        def arrived():
+            seen.append(1)
+            if len(seen) == 5:
+                raise KeyboardInterrupt
+        return tensors, arrived
+
+    def backward(model, batch, scale):
+        loss = squares(model, batch, scale)
+        return loss * (math.nan if len(seen) == 4 else 1)  # the fifth step
+
+    monkeypatch.setattr(train_module, "to_cpu", to_cpu)
+    with pytest.raises(KeyboardInterrupt):
+        train(Line(), RECIPE, tmp_path / "run", backward=backward)
+    assert len(torch.load(tmp_path / "run", weights_only=True)["losses"]) == 4
+    losses, weight = reference()
+    again = Line()
+    assert train(again, RECIPE, tmp_path / "run") == losses and torch.equal(again.weight, weight)
+
+
+def test_weights_that_nothing_depends_on_are_not_trained_in_silence():
+    model = Line()
+    with pytest.raises(LessonError, match="no trainable weight of this draft has a gradient"):
+        train(model, RECIPE, backward=lambda model, batch, scale: torch.tensor(1.0))
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path):

@@ -39,6 +39,25 @@ def test_onednn_gives_the_same_gradients(monkeypatch, rows, bias, trains):
         assert found is None or (found - exact).abs().max() < 2e-4
 
 
+def test_what_onednn_cannot_do_is_left_to_pytorch(monkeypatch):
+    monkeypatch.setattr(products, "onednn_is_quicker", lambda rows: True)
+    weight, bias = torch.randn(5, 6, requires_grad=True), torch.randn(10)[::2]
+    for x in (torch.randn(0, 6), torch.randn(2, 0, 6), torch.randn(6)):
+        found = products.linear(x, weight, bias)
+        torch.testing.assert_close(found, F.linear(x, weight, bias))
+        found.sum().backward()
+    for other in (bias, torch.full((1,), .5).expand(5)):  # biases that do not lie in one piece
+        torch.testing.assert_close(products.linear(torch.ones(3, 6), weight, other), F.linear(torch.ones(3, 6), weight, other))
+
+
+def test_the_choice_draws_no_random_number():
+    torch.manual_seed(0)
+    expected = torch.rand(2)
+    torch.manual_seed(0)
+    products.onednn_is_quicker.__wrapped__("many")
+    assert torch.equal(torch.rand(2), expected)
+
+
 @pytest.mark.parametrize("quicker", [True, False])
 @torch.inference_mode()
 def test_the_quicker_library_is_taken_for_fp32_alone(monkeypatch, quicker):

@@ -80,7 +80,8 @@ def test_batches_keep_order_and_size():
 @pytest.mark.parametrize("bad, k, said", [
     (([1], []), 4, "no response"), (([], [1]), 4, "prompt is empty"), (([1], [61]), 4, "token id 61"),
     (([-1], [1]), 4, "token id -1"), (([1], [2]), 0, "k cannot be 0"), (([1], [2]), 62, "k cannot be 62"),
-    (([1] * 100, [2] * 29), 4, "positions")])
+    (([1] * 100, [2] * 29), 4, "positions"), (([1, 2**63], [1]), 4, "token id 9223372036854775808"), (([1], [1, -2**70]), 4, "token id -"),
+    (([1, 2.5, 3], [1]), 4, "flat list"), (([1], [2, float("nan"), 3]), 4, "flat list"), (([1, [2]], [1]), 4, "flat list")])
 def test_what_cannot_be_scored_is_refused(bad, k, said):
     with pytest.raises(LessonError, match=said):
         list(score(tiny(), [bad], k))

@@ -26,4 +26,4 @@ def random_model(shape, dtype=torch.float64):
 
 
 def whole(model, tokens):
-    return model(torch.tensor([tokens]), use_cache=False).logits[0]
+    return model(torch.tensor([tokens], device=model.device), use_cache=False).logits[0]

@@ -49,8 +49,8 @@ def test_a_text_longer_than_the_cache_is_read_on(monkeypatch):
     step.room = 32
     expected = whole(model, TEXT * 2)
     step.read((TEXT * 2)[:30])
-    for place in range(30, 70):
-        torch.testing.assert_close(step.run([(TEXT * 2)[place]])[0], expected[place], rtol=1e-4, atol=5e-5)
+    for place in range(30, 70, 5):
+        torch.testing.assert_close(step.run((TEXT * 2)[place:place + 5]), expected[place:place + 5], rtol=1e-4, atol=5e-5)
 
 
 def test_what_it_gave_stays_as_it_was():
@@ -77,8 +77,8 @@ def test_models_that_it_cannot_run_are_named(monkeypatch):
     monkeypatch.setattr(graph_step, "why_torch", lambda device: None)
     assert why_no_graph(random_model("llama", torch.float32)) is None
     assert why_no_graph(random_model("llama", torch.float64)) == "its weights are float64"
-    mixed = random_model("llama", torch.bfloat16)
-    mixed.model.norm.float()
-    assert "alike" in why_no_graph(mixed)
-    step = step_of(mixed)
-    assert type(step) is LlamaStep and path(step) == f"lean PyTorch ({why_no_graph(mixed)})"
+    lying = random_model("llama", torch.float32)
+    lying.lm_head.weight.data = lying.lm_head.weight.data.T.contiguous().T
+    assert "in one piece" in why_no_graph(lying)
+    step = step_of(lying)
+    assert type(step) is LlamaStep and path(step) == f"lean PyTorch ({why_no_graph(lying)})"

@@ -66,7 +66,7 @@ def test_in_bf16_it_strays_no_further_from_fp32_than_transformers_does():
 
 
 def test_a_model_is_given_the_lean_step_where_it_can_run_it():
-    model = random_model("llama")
+    model = random_model("llama", torch.float32)  # which is what the trainable layers of a draft are
     for able in (model, truncated_draft(model, 1)):
         assert why_not(able) is None and isinstance(step_of(able), LlamaStep) and path(step_of(able)) == "lean PyTorch (there is no Triton for cpu tensors)"
     torch.manual_seed(0)
