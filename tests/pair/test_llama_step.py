@@ -74,11 +74,11 @@ def test_a_model_is_given_the_lean_step_where_it_can_run_it():
     some_windowed = Qwen2ForCausalLM(Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1))
     gelu = LlamaForCausalLM(LlamaConfig(**SIZES, hidden_act="gelu"))
     growing = LlamaForCausalLM(LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}))
-    adapted = random_model("llama")
+    adapted = random_model("llama", torch.float32)
     adapted.model.layers[0].self_attn.q_proj = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh())
     hooked = random_model("llama")
     hooked.model.layers[1].register_forward_hook(lambda *seen: None)
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=2))
-    for other, words in ((windowed, "Mistral"), (some_windowed, "window"), (gelu, "gelu"), (growing, "dynamic"), (adapted, "Tanh"), (hooked, "hooks"), (gpt2, "GPT2")):
+    for other, words in ((windowed, "Mistral"), (some_windowed, "window"), (gelu, "gelu"), (growing, "dynamic"), (adapted, "Sequential"), (hooked, "hooks"), (gpt2, "GPT2")):
         step = step_of(other.eval())
         assert isinstance(step, CachedModel) and words in step.why
