@@ -8,11 +8,12 @@ long the text is and how many rows are new is read from memory, which lets one c
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from lessonlib.kernels.few_rows_triton import ROWS
+from lessonlib.kernels.few_rows_triton import ROWS, capability
 
-KEYS = 64  # cached tokens a step of the loop
-PIECES = 8  # programs a key head: with 8 of those, as many as read a text of 512 tokens in one step each
+KEYS = 64  # cached tokens a step of the loop, of two bytes a number; half as many of four
+PIECES = 4  # programs a key head: more take longer to merge than they save up to a thousand tokens
 
 
 def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scratch, norms=None, eps=0.0):
@@ -25,8 +26,10 @@ def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scr
     half = max(16, triton.next_power_of_2(width // 2))
     rows = ROWS * triton.next_power_of_2(groups)
     q_norm, k_norm = norms or (cos, cos)
+    early = capability(qkv.device) >= 9
     _attend[(heads, PIECES)](qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, scratch.sums, scratch.arrived, heads, cache.stride(0), groups,
-                             triton.next_power_of_2(groups), width, half, ROWS, KEYS, PIECES, norms is not None, num_warps=8 if rows * half >= 8192 else 4)
+                             triton.next_power_of_2(groups), width, half, ROWS, KEYS * 2 // cache.itemsize, PIECES, norms is not None, early, num_warps=8 if rows * half >= 8192 else 4,
+                             **({"launch_pdl": True} if early else {}))
     return out
 
 
@@ -67,7 +70,10 @@ def _merged(highest, total, a, b, scores, values_a, values_b):
 
 @triton.jit
 def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, sums, arrived, heads, plane, groups, GROUPS: tl.constexpr,
-            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr):
+            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
     head, piece = tl.program_id(0), tl.program_id(1)
     R: tl.constexpr = ROWS * GROUPS
     MIDDLE: tl.constexpr = WIDTH // 2
@@ -118,24 +124,24 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
     cell = r[:, None] * HALF + lane[None, :]
     SIZE: tl.constexpr = 2 * R * HALF + 2 * R
     mine = sums + (head * PIECES + piece) * SIZE
-    tl.store(mine + cell, a)
-    tl.store(mine + R * HALF + cell, b)
-    tl.store(mine + 2 * R * HALF + r, highest)
-    tl.store(mine + 2 * R * HALF + R + r, total)
+    tl.store(mine + cell, a, mask=live[:, None])
+    tl.store(mine + R * HALF + cell, b, mask=live[:, None])
+    tl.store(mine + 2 * R * HALF + r, highest, mask=live)
+    tl.store(mine + 2 * R * HALF + R + r, total, mask=live)
     tl.debug_barrier()
     if tl.atomic_add(arrived + head, 1) == PIECES - 1:
         tl.debug_barrier()
         highest, total = tl.full([R], -float("inf"), tl.float32), tl.zeros([R], tl.float32)
         a, b = tl.zeros([R, HALF], tl.float32), tl.zeros([R, HALF], tl.float32)
-        for other in range(PIECES):
+        for other in tl.static_range(PIECES):
             theirs = sums + (head * PIECES + other) * SIZE
-            their_highest = tl.load(theirs + 2 * R * HALF + r, cache_modifier=".cg")
+            their_highest = tl.load(theirs + 2 * R * HALF + r, mask=live, other=-float("inf"), cache_modifier=".cg")
             higher = tl.maximum(highest, their_highest)
             origin = tl.where(higher == -float("inf"), 0.0, higher)
             keep, add = tl.exp2(highest - origin), tl.exp2(their_highest - origin)
-            total = total * keep + tl.load(theirs + 2 * R * HALF + R + r, cache_modifier=".cg") * add
-            a = a * keep[:, None] + tl.load(theirs + cell, cache_modifier=".cg") * add[:, None]
-            b = b * keep[:, None] + tl.load(theirs + R * HALF + cell, cache_modifier=".cg") * add[:, None]
+            total = total * keep + tl.load(theirs + 2 * R * HALF + R + r, mask=live, other=0.0, cache_modifier=".cg") * add
+            a = a * keep[:, None] + tl.load(theirs + cell, mask=live[:, None], other=0.0, cache_modifier=".cg") * add[:, None]
+            b = b * keep[:, None] + tl.load(theirs + R * HALF + cell, mask=live[:, None], other=0.0, cache_modifier=".cg") * add[:, None]
             highest = higher
         tl.store(arrived + head, 0)
         place = out + row[:, None] * (groups * heads * WIDTH) + query[:, None] * WIDTH + lane[None, :]

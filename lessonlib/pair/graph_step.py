@@ -9,7 +9,6 @@ of every K are the same graph, and taking tokens back costs nothing.
 from time import perf_counter
 
 import torch
-import torch.nn.functional as F
 
 from lessonlib.kernels.backend import why_torch
 from lessonlib.kernels.copies import to_device
@@ -40,21 +39,23 @@ class GraphStep(LlamaStep):
     name = "one CUDA graph a step"
 
     def __init__(self, model):
-        from lessonlib.kernels.few_rows_triton import ROWS, Scratch  # Triton is there where this class is
+        from lessonlib.kernels.few_rows_triton import ROWS, NormedRows, Scratch  # Triton is there where this class is
         super().__init__(model)
         config, weight = model.config, model.lm_head.weight
         self.rows, self.scratch, self.graph, self.seconds_to_capture = ROWS, Scratch(self.device), None, 0.0
         new = lambda *shape, dtype=weight.dtype: torch.zeros(ROWS, *shape, dtype=dtype, device=self.device)  # noqa: E731
         queries = config.num_attention_heads * self.width
         self.ids, self.qkv, self.mixed = new(dtype=torch.long), new(queries + 2 * self.heads * self.width), new(queries)
-        self.hidden, self.between, self.inner, self.logits = new(config.hidden_size), new(config.hidden_size), new(config.intermediate_size), new(len(weight))
+        self.inner, self.logits = new(config.intermediate_size), new(len(weight))
+        self.hidden, self.between = (NormedRows(config.hidden_size, weight.dtype, self.device) for _ in range(2))
         self.start, self.count = (torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2))
+        self.told = None  # the length and the number of rows that the device will find after the last graph
 
     def _reserve(self, length):
         before = self.cache
         super()._reserve(length)
         if self.cache is not before:
-            self.graph = None
+            self.graph, self.told = None, None
 
     @torch.inference_mode()
     def run(self, tokens, last=None):
@@ -67,10 +68,14 @@ class GraphStep(LlamaStep):
         if self.graph is None:
             self._capture()
         self.ids[:n] = ids
-        self.start.fill_(self.length)
-        self.count.fill_(n)
+        length, rows = self.told or (None, None)
+        if length != self.length:
+            self.start.fill_(self.length)
+        if rows != n:
+            self.count.fill_(n)
         self.graph.replay()
         self.length += n
+        self.told = self.length, n
         return self.logits[0 if last is None else n - last:n].clone()
 
     def _capture(self):
@@ -91,22 +96,23 @@ class GraphStep(LlamaStep):
     def _launch(self):
         """All kernels of a step, from self.ids to self.logits."""
         from lessonlib.kernels.cached_attention_triton import cached_attention
-        from lessonlib.kernels.few_rows_triton import few_rows
+        from lessonlib.kernels.few_rows_triton import few_rows, look_up
         body, head = self.model.model, self.model.lm_head
-        self.hidden.copy_(F.embedding(self.ids, body.embed_tokens.weight))
+        layers = body.layers[:self.model.config.num_hidden_layers]
 
         def product(x, modules, out, norm=None, **options):
             biases = [module.bias for module in modules] if modules[0].bias is not None else None
-            few_rows(x, [module.weight for module in modules], out, self.count, self.scratch, biases=biases,
-                     norm=norm and norm.weight, eps=norm.variance_epsilon if norm else 0.0, **options)
+            few_rows(x, [module.weight for module in modules], out, self.count, self.scratch, biases=biases, norm=norm and norm.weight, **options)
 
-        for layer, cache in zip(body.layers[:self.model.config.num_hidden_layers], self.cache):
-            attention, mlp = layer.self_attn, layer.mlp
+        look_up(self.ids, body.embed_tokens.weight, self.hidden, self.count, layers[0].input_layernorm.weight)
+        for layer, after, cache in zip(layers, [*(layer.input_layernorm for layer in layers[1:]), body.norm], self.cache):
+            attention, mlp, norm = layer.self_attn, layer.mlp, layer.post_attention_layernorm
             norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
-            product(self.hidden, (attention.q_proj, attention.k_proj, attention.v_proj), self.qkv, layer.input_layernorm)
+            product(self.hidden, (attention.q_proj, attention.k_proj, attention.v_proj), self.qkv, eps=layer.input_layernorm.variance_epsilon)
             cached_attention(self.qkv, self.cos, self.sin, cache, self.start, self.count, attention.scaling, self.groups, self.mixed, self.scratch, norms,
                              attention.q_norm.variance_epsilon if norms else 0.0)
-            product(self.mixed, (attention.o_proj,), self.between, residual=self.hidden)
-            product(self.between, (mlp.gate_proj, mlp.up_proj), self.inner, layer.post_attention_layernorm, gated=True)
-            product(self.inner, (mlp.down_proj,), self.hidden, residual=self.between)
-        product(self.hidden, (head,), self.logits, body.norm)
+            product(self.mixed, (attention.o_proj,), self.between, norm, residual=self.hidden.rows)
+            product(self.between, (mlp.gate_proj, mlp.up_proj), self.inner, eps=norm.variance_epsilon, gated=True)
+            product(self.inner, (mlp.down_proj,), self.hidden, after, residual=self.between.rows)
+        product(self.hidden, (head,), self.logits, eps=body.norm.variance_epsilon)
+        self.start += self.count  # where the next rows go, unless tokens are taken back first
