@@ -22,7 +22,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 ROWS = 16  # the fewest that the matrix units take
 OUTPUTS, WARPS = 64, 4  # outputs a program, which are the rows of a Hopper matrix instruction
-EARLY = 4  # steps of weights that a program asks for before the kernel ahead of it has finished
+EARLY, SMALL = 4, 2**25  # steps of weights that a program asks for before the kernel ahead of it has finished, of up to so many bytes of them in all:
+# of larger weights it would take from what that one still reads
 
 
 class Scratch:
@@ -56,12 +57,13 @@ def few_rows(x, weights, out, count, scratch, eps=0.0, biases=None, residual=Non
     own = tuple(sizes[:1] if gated else sizes)
     inputs, splits, stages = _planned(rows.device, own, width, dtype.itemsize, gated)
     w, b = [*weights, *[weights[0]] * (3 - len(weights))], [*(biases or [None] * len(weights)), *[None] * (3 - len(weights))]
-    early = EARLY if capability(rows.device) >= 9 else 0
+    hopper = capability(rows.device) >= 9
+    early = EARLY if hopper and sum(sizes) * width * dtype.itemsize <= SMALL else 0
     _few_rows[(sum(triton.cdiv(size, OUTPUTS) for size in own), splits)](
         rows, squares, eps, *w, *(rows if each is None else each for each in b), made if residual is None else residual, made, scaled, out_squares,
         made if norm is None else norm, count, scratch.sums, scratch.arrived, *sizes, made.shape[1], width, len(squares) if normed else 1,
         triton.next_power_of_2(len(squares)) if normed else 1, splits, normed, biases is not None, residual is not None, gated, leaves, ROWS, OUTPUTS, inputs,
-        stages, early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
+        stages, hopper, early, num_warps=WARPS, **({"launch_pdl": True} if hopper else {}))
     return out
 
 
@@ -77,9 +79,9 @@ def few_rows_defined(x, weights, count, norm_of_x=None, eps=0.0, biases=None, re
 def look_up(ids, embedding, out, count, norm):
     """The rows of an embedding for ids [ROWS] into NormedRows, for the norm of weight `norm`."""
     width = embedding.shape[1]
-    early = capability(embedding.device) >= 9
+    hopper = capability(embedding.device) >= 9
     _look_up[(ROWS,)](ids, embedding, out.rows, out.scaled, out.squares, norm, count, len(out.squares), width, triton.next_power_of_2(width),
-                      triton.next_power_of_2(len(out.squares)), ROWS, early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
+                      triton.next_power_of_2(len(out.squares)), ROWS, hopper, num_warps=WARPS, **({"launch_pdl": True} if hopper else {}))
 
 
 @cache
@@ -88,9 +90,9 @@ def _planned(device, sizes, width, itemsize, gated):
     processors, shared = _device(device)
     inputs = min(128 if itemsize == 2 and not gated else 64, max(16, triton.next_power_of_2(width)))
     blocks, splits = sum(triton.cdiv(size, OUTPUTS) for size in sizes), 1
-    while splits < 8 and 2 * blocks * splits <= 2 * processors and width // (2 * splits) >= 4 * inputs:
+    while 4 * blocks <= processors and splits < 8 and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
         splits *= 2
-    stages = min(6 if blocks * splits <= processors or gated else 4, shared // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
+    stages = min(6 if blocks * splits <= processors else 4, shared // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
     return inputs, splits, max(1, stages)
 
 
@@ -105,7 +107,7 @@ def _device(device):
 @cache
 def capability(device):
     """The major number of a GPU's compute capability; 0 of what is none."""
-    return torch.cuda.get_devicecapability(device)[0] if device.type == "cuda" else 0
+    return torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
 
 
 @triton.jit
@@ -118,7 +120,7 @@ def _prefetched(pointers):
 def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, residual, out, scaled, out_squares, norm, count, sums, arrived,
               N0, N1, N2, stride, K: tl.constexpr, parts, PARTS: tl.constexpr, SPLITS: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
               RESIDUAL: tl.constexpr, GATED: tl.constexpr, LEAVES: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-              STAGES: tl.constexpr, EARLY: tl.constexpr):
+              STAGES: tl.constexpr, HOPPER: tl.constexpr, EARLY: tl.constexpr):
     block, split = tl.program_id(0), tl.program_id(1)
     weight, bias, N, first, local = weight0, bias0, N0, N0 * 0, block
     if not GATED:  # which weight this program's outputs are of
@@ -138,6 +140,7 @@ def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, r
         _prefetched(weight + early)
         if GATED:
             _prefetched(weight1 + early)
+    if HOPPER:
         gdc_wait()
         gdc_launch_dependents()
     live = row < tl.load(count)
@@ -197,9 +200,9 @@ def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, r
 
 @triton.jit
 def _look_up(ids, embedding, rows, scaled, squares, norm, count, parts, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-             EARLY: tl.constexpr):
+             HOPPER: tl.constexpr):
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
-    if EARLY:
+    if HOPPER:
         gdc_wait()
         gdc_launch_dependents()
     if row < tl.load(count):

@@ -60,14 +60,14 @@ class GraphStep(LlamaStep):
     @torch.inference_mode()
     def run(self, tokens, last=None):
         """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only."""
-        ids = to_device(torch.as_tensor(tokens, dtype=torch.long), self.device)
+        ids = tokens if isinstance(tokens, torch.Tensor) else to_device(torch.tensor(tokens), self.device)
         n = len(ids)
         if n > self.rows:
             return super().run(ids, last)
         self._reserve(self.length + n)
         if self.graph is None:
             self._capture()
-        self.ids[:n] = ids
+        self.ids[:n].copy_(ids)
         length, rows = self.told or (None, None)
         if length != self.length:
             self.start.fill_(self.length)

@@ -80,12 +80,15 @@ def steps(found):
                 paths[way].rollback(FILLED)
                 if turn >= 3:
                     times.setdefault((way, n), []).append(ms)
+        queued = {way: milliseconds(lambda step=step: [step.run(rows[1]) for _ in range(10)]) / 10 for way, step in paths.items()}  # ten, one behind the other
+        for way, step in paths.items():
+            step.rollback(FILLED)
         for way, n in jobs:
             ms = median(times[way, n])
             plain.setdefault(way, ms)
             aim = f"{AIMS[name]} ms" if (way, n) == ("graph", 1) else "1.15 x one row" if way == "graph" else "1.3 x floor" if (way, n, GPU) == ("lean", 1, False) else ""
             yield {"part": "steps", "work": f"{name}, {way}", "rows": n, "ms": ms, "low": min(times[way, n]), "high": max(times[way, n]), "floor_ms": floor,
-                   "to_floor": ms / floor, "to_one_row": ms / plain[way], "aim": aim,
+                   "to_floor": ms / floor, "to_one_row": ms / plain[way], "aim": aim, **({"queued_ms": queued[way]} if n == 1 else {}),
                    **({"seconds_to_capture": paths[way].seconds_to_capture} if way == "graph" else {})}
 
 
@@ -165,7 +168,8 @@ def line(row):
     """A row of the table."""
     start = f"{row['part']:<20} {row['work']:<62} {row['rows']:>3}"
     if row["part"] == "steps":
-        more = f"  captured in {row['seconds_to_capture']:.1f} s" if row["rows"] == 1 and "seconds_to_capture" in row else ""
+        more = f"; {row['queued_ms']:.3f} ms queued" if "queued_ms" in row else ""
+        more += f"  captured in {row['seconds_to_capture']:.1f} s" if row["rows"] == 1 and "seconds_to_capture" in row else ""
         return f"{start} {row['ms']:>8.3f} ms [{row['low']:.3f}, {row['high']:.3f}]  {row['to_floor']:.2f} x the {row['floor_ms']:.2f} ms of its bytes; {row['to_one_row']:.3f} x one row  {row['aim']}{more}"
     if "share" in row:
         return f"{start}  alpha {row['alpha']:.3f}  {row['measured']:.2f} x of formula's {row['formula']:.2f}: {row['share']:.1%}  ({row['tokens_per_second']:.0f} tok/s; plain {row['plain_tokens_per_second']:.0f})"
