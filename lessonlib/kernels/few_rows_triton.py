@@ -22,7 +22,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 ROWS = 16  # the fewest that the matrix units take
 OUTPUTS, WARPS = 64, 4  # outputs a program, which are the rows of a Hopper matrix instruction
-EARLY, SMALL = 4, 2**25  # steps of weights that a program asks for before the kernel ahead of it has finished, of up to so many bytes of them in all:
+EARLY, SMALL = 4, 0  # steps of weights that a program asks for before the kernel ahead of it has finished, of up to so many bytes of them in all:
 # of larger weights it would take from what that one still reads
 
 
@@ -90,7 +90,7 @@ def _planned(device, sizes, width, itemsize, gated):
     processors, shared = _device(device)
     inputs = min(128 if itemsize == 2 and not gated else 64, max(16, triton.next_power_of_2(width)))
     blocks, splits = sum(triton.cdiv(size, OUTPUTS) for size in sizes), 1
-    while 4 * blocks <= processors and splits < 8 and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
+    while splits < 8 and 2 * blocks * splits <= 2 * processors and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
         splits *= 2
     stages = min(6 if blocks * splits <= processors else 4, shared // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
     return inputs, splits, max(1, stages)
