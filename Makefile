@@ -9,7 +9,7 @@ SEEDS ?= 0 1 2 3 4
 help:
 	@echo "make lesson     the whole course in one run: environment, model, pipeline; ends with a table and a row in SCOREBOARD.md"
 	@echo "make test       every test, the notebooks among them"
-	@echo "make bench      scorer, loss and training step against the hardware's floor; how fast the sliders answer a key; nothing is stored"
+	@echo "make bench      scorer, loss, training and decoding steps against the hardware's floor, rounds against the formula; how fast the sliders answer a key; nothing is stored"
 	@echo "make lab        JupyterLab on the first notebook (more options for it: make lab LAB='--ip=0.0.0.0 --no-browser')"
 	@echo "make notebooks  build the notebooks anew from notebooks/src"
 	@echo "make reference  record anew what the course ships: answers, long trainings, a draft (on a GPU; SEEDS='0 1 2 3 4')"
@@ -35,6 +35,7 @@ test: env
 # On a quiet machine. The kernels against what the hardware can do; then, for each slider, from a key to a painted page.
 bench: env
 	@$(VENV) tests/benchmarks/floors.py
+	@$(VENV) tests/benchmarks/decoding.py
 	@PYTHONPATH=tests $(VENV) -m workbook.browser.bench
 
 lab: env

@@ -140,6 +140,7 @@ def sweep(options):
     for line in found.warnings():
         print(line)
     print(f"  c = {found.costs.c:.3f}; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
+    print("  steps: " + "; ".join(f"{name} by {path}" for name, path in found.costs.paths.items()))
 
 
 def say(options):

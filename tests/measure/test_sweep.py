@@ -260,6 +260,7 @@ def test_costs_are_ratios_to_one_step(target):
     assert 0.05 < found.c < 5 and all(0.2 < v < 20 for v in found.v.values())
     alone = step_costs(target, None, (2,), prefix=20, repeats=3)
     assert alone.c == alone.draft_seconds == 0 and alone.v[0] == 1
+    assert list(found.paths) == ["target", "draft"] and list(alone.paths) == ["target"] and "lean PyTorch" in found.paths["draft"]
 
 
 def test_the_prefix_shrinks_to_the_models_positions():
