@@ -86,7 +86,7 @@ def look_up(ids, embedding, out, count, norm):
 
 @cache
 def _planned(device, sizes, width, itemsize, gated):
-    """(inputs of a program's step, programs an output, steps on their way from memory)."""
+    """(inputs of a step, programs an output, steps on their way from memory)."""
     processors, shared = _device(device)
     inputs = min(128 if itemsize == 2 and not gated else 64, max(16, triton.next_power_of_2(width)))
     blocks, splits = sum(triton.cdiv(size, OUTPUTS) for size in sizes), 1
@@ -123,7 +123,7 @@ def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, r
               STAGES: tl.constexpr, HOPPER: tl.constexpr, EARLY: tl.constexpr):
     block, split = tl.program_id(0), tl.program_id(1)
     weight, bias, N, first, local = weight0, bias0, N0, N0 * 0, block
-    if not GATED:  # which weight this program's outputs are of
+    if not GATED:  # of which weight the outputs here are
         blocks0, blocks1 = tl.cdiv(N0, BN), tl.cdiv(N1, BN)
         if block >= blocks0 + blocks1:
             weight, bias, N, first, local = weight2, bias2, N2, N0 + N1, block - blocks0 - blocks1
