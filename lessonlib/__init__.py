@@ -21,7 +21,7 @@ _HOMES = {
     "truncated_draft": "drafts.truncated",
     "ce_loss": "distil.losses", "kl_loss": "distil.losses", "Objective": "distil.losses", "Recipe": "distil.train", "train_draft": "distil.distil",
     "spec_greedy": "decode.decoder", "spec_sample": "decode.decoder",
-    "offline_alpha": "measure.offline", "sweep": "measure.sweep",
+    "offline_alpha": "measure.offline", "AdaptiveK": "measure.adaptive", "sweep": "measure.sweep",
     "speedup": "measure.speedup", "best_k": "measure.speedup", "break_even_alpha": "measure.speedup",
 }
 __all__ = list(_HOMES)

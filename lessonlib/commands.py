@@ -135,7 +135,7 @@ def sweep(options):
     draft = made.load(options.draft)
     sampling = Sampling(options.temperature, options.top_k, options.top_p, torch.Generator().manual_seed(p.seed))
     found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
-                end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling)
+                end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling, adaptive=True)
     print(found.table())
     for line in found.warnings():
         print(line)

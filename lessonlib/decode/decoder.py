@@ -75,6 +75,46 @@ def _ratio(part, whole):
     return part / whole if whole else float("nan")
 
 
+def cut(written, room, eos):
+    """The part of a round's tokens that belongs to the text: no more than `room`, nothing after an end of turn."""
+    for i, token in enumerate(written[:room]):
+        if token in eos:
+            return written[: i + 1]
+    return written[:room]
+
+
+def count(result, proposed, kept, emitted):
+    """Add a round to a Decoded: how many tokens were proposed, kept, and written to the text."""
+    result.rounds += 1
+    for i in range(proposed):
+        result.proposed[i] += 1
+        if i < emitted:  # never more than kept + 1
+            result.tested[i] += 1
+            result.accepted[i] += i < kept
+
+
+def check_decoding(model, prompt_ids, K, max_new_tokens, drafter, longest, sampling):
+    """The prompt as a list, K and max_new_tokens as ints, and how long a text the models can read; LessonError where these cannot work.
+
+    longest: the most tokens that the drafter can read, or None.
+    """
+    if not is_whole(K) or K < 0:
+        raise LessonError(f"K is the number of tokens proposed a round and cannot be {K}; give a whole number, 0 (plain decoding) or more.")
+    if K > 0 and drafter is None:
+        raise LessonError(f"K = {K} needs a draft to propose with; give one, or K = 0 for plain decoding.")
+    if not is_whole(max_new_tokens) or max_new_tokens < 0:
+        raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give a whole number, 0 or more.")
+    check_sampling(sampling.temperature, sampling.top_k, sampling.top_p)
+    try:
+        prompt = [index(token) for token in prompt_ids]
+    except (TypeError, ValueError) as error:
+        raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from error
+    check_fits(model, prompt, max_new_tokens)
+    longest = longest if K else None
+    check_length(len(prompt), max_new_tokens, longest, "draft")
+    return prompt, int(K), int(max_new_tokens), min((n for n in (context_length(model), longest) if n is not None), default=math.inf)
+
+
 class Decoder:
     """A target with its cache, ready to decode one text after another, with or without a drafter."""
 
@@ -85,12 +125,14 @@ class Decoder:
     def decode(self, prompt_ids, K=0, max_new_tokens=128, drafter=None, eos_token_ids=(), sampling=None, on_round=None):
         """Write up to max_new_tokens tokens after prompt_ids (list of ids), stopping after any of eos_token_ids; returns Decoded.
 
-        K: tokens proposed in every round, 0 for plain decoding (drafter may then be None). sampling: a Sampling, greedy by default.
+        K: tokens proposed in every round, 0 for plain decoding (drafter may then be None); or a policy such as AdaptiveK: its choose() gives the next
+        round's, at most its `most`, and learn(tested, kept) is told what became of them. sampling: a Sampling, greedy by default.
         on_round(text, block, kept, written, logits), if given, is told of each round. Raises LessonError for settings that cannot work.
         """
         sampling = sampling or Sampling()
         eos = {int(token) for token in ([eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids or ())}
-        prompt, K, max_new_tokens, longest = self._checked(prompt_ids, K, max_new_tokens, drafter, sampling)
+        policy, K = (K, K.most) if hasattr(K, "most") else (None, K)
+        prompt, K, max_new_tokens, longest = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
         drafter = drafter if K else None
         result = Decoded(K)
         if max_new_tokens == 0:
@@ -104,11 +146,14 @@ class Decoder:
         result.prefill_seconds = perf_counter() - start
         text, last = list(prompt), to_device(torch.tensor(prompt[-1:]), self.step.device)
         while True:
-            room = min(K, max_new_tokens, longest - len(text))  # more than could ever be kept, or than the models have positions for, are not proposed
+            # more than could ever be kept, or than the models have positions for, are not proposed
+            room = min(K if policy is None else policy.choose(), max_new_tokens, longest - len(text))
             block = self._propose(drafter, room) if room else None
             written, kept, last, logits = self._round(last, block, sampling)
-            emitted = self._cut(written, max_new_tokens - len(result.tokens), eos)
-            self._count(result, room, kept, len(emitted))
+            emitted = cut(written, max_new_tokens - len(result.tokens), eos)
+            count(result, room, kept, len(emitted))
+            if policy is not None:
+                policy.learn(min(room, len(emitted)), min(kept, len(emitted)))
             if on_round is not None:
                 on_round(list(text), block, kept, emitted, logits)
             result.tokens += emitted
@@ -145,41 +190,6 @@ class Decoder:
             uniforms = sampling.uniforms(len(proposed) + 1, logits.device)
             kept, token = accept(sampling.probabilities(logits), draft_probs, proposed, uniforms)
         return kept, token[None]
-
-    @staticmethod
-    def _cut(written, room, eos):
-        """The part of a round's tokens that belongs to the text: no more than `room`, nothing after an end of turn."""
-        for i, token in enumerate(written[:room]):
-            if token in eos:
-                return written[: i + 1]
-        return written[:room]
-
-    @staticmethod
-    def _count(result, proposed, kept, emitted):
-        result.rounds += 1
-        for i in range(proposed):
-            result.proposed[i] += 1
-            if i < emitted:  # never more than kept + 1
-                result.tested[i] += 1
-                result.accepted[i] += i < kept
-
-    def _checked(self, prompt_ids, K, max_new_tokens, drafter, sampling):
-        """The prompt as a list, K and max_new_tokens as ints, and how long a text the models can read; LessonError where these cannot work."""
-        if not is_whole(K) or K < 0:
-            raise LessonError(f"K is the number of tokens proposed a round and cannot be {K}; give a whole number, 0 (plain decoding) or more.")
-        if K > 0 and drafter is None:
-            raise LessonError(f"K = {K} needs a draft to propose with; give one, or K = 0 for plain decoding.")
-        if not is_whole(max_new_tokens) or max_new_tokens < 0:
-            raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give a whole number, 0 or more.")
-        check_sampling(sampling.temperature, sampling.top_k, sampling.top_p)
-        try:
-            prompt = [index(token) for token in prompt_ids]
-        except (TypeError, ValueError) as error:
-            raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from error
-        check_fits(self.step.model, prompt, max_new_tokens)
-        longest = [context_length(self.step.model), getattr(drafter, "longest", None) if K else None]
-        check_length(len(prompt), max_new_tokens, longest[1], "draft")
-        return prompt, int(K), int(max_new_tokens), min((n for n in longest if n is not None), default=math.inf)
 
 
 def as_drafter(draft, target):

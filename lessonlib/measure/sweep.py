@@ -1,11 +1,13 @@
 """The K sweep (t8): one draft in the real decoder at several K, plain decoding beside it, prediction beside measurement."""
 
+import math
 from dataclasses import dataclass
 
 from lessonlib.decode.decoder import Decoded, Decoder, as_drafter
 from lessonlib.decode.drafter import Sampling
 from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
+from lessonlib.measure.adaptive import AdaptiveK
 from lessonlib.measure.costs import StepCosts, step_costs
 from lessonlib.measure.estimate import Estimate, ratio_estimate
 from lessonlib.measure.speedup import speedup, speedup_by_position
@@ -17,7 +19,7 @@ UNSTEADY = 1.5  # times: what lies between two timings of the same thing on a ma
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One K: the rounds' counts, tokens a second, measured speed-up over plain decoding with its interval over prompts, and two predictions:
+    """One K, or the adaptive one (K is then "auto", and there is no prediction, NaN): the rounds' counts, tokens a second, measured speed-up over plain decoding with its interval over prompts, and two predictions:
     from one alpha (`per_tested`) and from the acceptance of each position. identical: prompts whose text equals plain decoding's.
     """
 
@@ -32,11 +34,14 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: `rows`, K = 0 (plain decoding through the same loop) first; `costs`, c and v(K) of the same run; `prompts`, how many."""
+    """A sweep: `rows`, K = 0 (plain decoding through the same loop) first; `costs`, c and v(K) of the same run; `prompts`, how many; `adaptive`, the row
+    of an AdaptiveK over the same K, or None.
+    """
 
     rows: list
     costs: StepCosts
     prompts: int
+    adaptive: SweepRow | None = None
 
     @property
     def best(self):
@@ -54,17 +59,18 @@ class Sweep:
     def table(self):
         """The sweep as lines of text."""
         lines = ["  K   tok/s  speed-up [95 %]        predicted  by position  tokens/round  per tested  by position in the block"]
-        for row in self.rows:
+        for row in [*self.rows, *([self.adaptive] if self.adaptive else [])]:
             counts = row.counts
             kept = " ".join(f"{share:.2f}" for share in counts.conditional)
             tested = f"{counts.per_tested:.3f}" if row.K else "  -  "
+            predicted = [f"{value:.2f}x" if value == value else "-" for value in (row.predicted, row.predicted_by_position)]
             lines.append(f"  {row.K}  {row.tokens_per_second:6.1f}  {row.speedup:.2f}x {row.speedup.interval('.2f'):<12}   "
-                         f"{row.predicted:8.2f}x  {row.predicted_by_position:10.2f}x  {counts.tokens_per_round:12.2f}  {tested:>10}  {kept}")
+                         f"{predicted[0]:>9}  {predicted[1]:>11}  {counts.tokens_per_round:12.2f}  {tested:>10}  {kept}")
         return "\n".join(lines)
 
 
-def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token_ids=(), sampling=None, show=True):
-    """Decode every prompt (list of ids) plainly and with each K; returns Sweep.
+def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token_ids=(), sampling=None, show=True, adaptive=False):
+    """Decode every prompt (list of ids) plainly and with each K; returns Sweep. adaptive: and with an AdaptiveK that chooses among them.
 
     draft: a causal LM or a Drafter; sampling: a Sampling, greedy by default. The K take turns on each prompt, so that a machine that
     slows down slows them all; times are those of the rounds, the prompt's own reading apart. Raises LessonError for no prompts or K < 1.
@@ -81,26 +87,30 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
     settings = (0, *sorted(set(Ks)))
     for K in settings:  # warm-up: the first passes of each shape pay for what later ones find ready
         decoder.decode(prompts[0], K, min(8, max_new_tokens), drafter if K else None, eos_token_ids, sampling)
+    costs = step_costs(target, drafter, Ks)
+    policy = AdaptiveK(costs.c, costs.v, settings[1:])
+    chosen = {K: K for K in settings} | ({"auto": policy} if adaptive else {})
+    settings = tuple(chosen)
     runs = {K: [] for K in settings}
     progress = Progress("sweep", len(prompts) * len(settings), "decodings", show=show)
     for prompt in prompts:
         for K in settings:
-            runs[K].append(decoder.decode(prompt, K, max_new_tokens, drafter if K else None, eos_token_ids, sampling))
+            runs[K].append(decoder.decode(prompt, chosen[K], max_new_tokens, drafter if K else None, eos_token_ids, sampling))
             progress.add()
     progress.finish()
-    costs = step_costs(target, drafter, Ks)
     rows = [_row(K, runs[K], runs[0], costs) for K in settings]
-    return Sweep(rows, costs, len(prompts))
+    return Sweep(rows[:-1] if adaptive else rows, costs, len(prompts), rows[-1] if adaptive else None)
 
 
 def _row(K, runs, plain, costs):
     """One K's row; time per token is compared, since sampled texts may differ in length."""
-    counts = Decoded(K)
+    counts = Decoded(runs[0].K)
     for run in runs:
         counts.add(run)
     per_token = [run.seconds / len(run.tokens) for run in runs]
     measured = ratio_estimate([run.seconds / len(run.tokens) for run in plain], per_token)
     conditional = [0.0 if share != share else share for share in counts.conditional]  # a position never reached adds nothing
-    predicted = speedup(counts.per_tested, K, costs.c, costs.v) if K else 1.0
-    return SweepRow(K, counts, len(counts.tokens) / counts.seconds, measured, predicted,
-                    speedup_by_position(conditional, costs.c, costs.v), sum(a.tokens == b.tokens for a, b in zip(runs, plain)))
+    predicted = (math.nan, math.nan)
+    if K != "auto":
+        predicted = (speedup(counts.per_tested, K, costs.c, costs.v) if K else 1.0, speedup_by_position(conditional, costs.c, costs.v))
+    return SweepRow(K, counts, len(counts.tokens) / counts.seconds, measured, *predicted, sum(a.tokens == b.tokens for a, b in zip(runs, plain)))

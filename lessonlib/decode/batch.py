@@ -1,0 +1,118 @@
+"""Speculative decoding of several texts at once: one pass proposes and one verifies for all of them, and each keeps what is its own."""
+
+from time import perf_counter
+
+import torch
+
+from lessonlib.decode.decoder import Decoded, check_decoding, count, cut
+from lessonlib.decode.drafter import Sampling
+from lessonlib.decode.rule import accept, accept_greedy
+from lessonlib.errors import LessonError
+from lessonlib.kernels.copies import to_device
+from lessonlib.kernels.draw import draw
+from lessonlib.pair.batch_step import BatchStep
+from lessonlib.pair.step import context_length, synchronize
+from lessonlib.pair.tokenizer_check import check_pair
+
+
+@torch.inference_mode()
+def decode_batch(target, draft, prompts, K=0, max_new_tokens=128, eos_token_ids=(), samplings=None):
+    """Write on after each of `prompts` (lists of ids) as `Decoder.decode` would after it alone; returns a list of Decoded, one a prompt.
+
+    draft: a causal LM, or None with K = 0. samplings: one Sampling a prompt, all greedy or none, each with a generator of its own; greedy unless given.
+    A text that has ended leaves the batch. Where one text nears the end of a model's positions, fewer than K tokens are proposed for all. seconds of a
+    Decoded: until its text had ended. Raises LessonError as `Decoder.decode` does, and for models that only transformers can run.
+    """
+    samplings = samplings or [Sampling() for _ in prompts]
+    if len(samplings) != len(prompts) or len({sampling.greedy for sampling in samplings}) > 1:
+        raise LessonError(f"{len(prompts)} prompts need as many samplings, all greedy or none of them, not {len(samplings)}; give one a prompt.")
+    if draft is not None:
+        check_pair(target, draft)
+    eos = {int(token) for token in ([eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids or ())}
+    longest = None if draft is None else context_length(draft)
+    checked = [check_decoding(target, prompt, K, max_new_tokens, draft, longest, sampling) for prompt, sampling in zip(prompts, samplings)]
+    texts, results = [prompt for prompt, *_ in checked], [Decoded(K) for _ in checked]
+    if max_new_tokens == 0 or not texts:
+        return results
+    longest = checked[0][-1]
+    batch = _Batch(target, draft if K else None, texts, samplings)
+    start = perf_counter()
+    batch.read()
+    synchronize(batch.target.device)
+    prefill, alive = perf_counter() - start, list(range(len(texts)))
+    while alive:
+        room = min(K, max_new_tokens, longest - max(map(len, batch.texts)))
+        kept, written = batch.round(room)
+        ended = []
+        for place, row in enumerate(alive):
+            result = results[row]
+            emitted = cut(written[place], max_new_tokens - len(result.tokens), eos)
+            count(result, room, kept[place], len(emitted))
+            result.tokens += emitted
+            batch.texts[place] += emitted
+            if len(result.tokens) == max_new_tokens or emitted[-1] in eos:
+                result.prefill_seconds, result.seconds = prefill, perf_counter() - start - prefill
+                ended.append(place)
+        if ended:
+            stay = [place for place in range(len(alive)) if place not in ended]
+            alive = [alive[place] for place in stay]
+            batch.keep(stay)
+    return results
+
+
+class _Batch:
+    """The texts that are still being written, and what the two models have of them in their caches."""
+
+    def __init__(self, target, draft, texts, samplings):
+        self.target, self.draft = BatchStep(target, len(texts)), None if draft is None else BatchStep(draft, len(texts))
+        self.texts, self.samplings, self.greedy, self.begun = texts, samplings, samplings[0].greedy, False
+
+    def keep(self, places):
+        self.texts, self.samplings = ([each[place] for place in places] for each in (self.texts, self.samplings))
+        for step in filter(None, (self.target, self.draft)):
+            step.keep(places)
+
+    def read(self):
+        """All prompts but their last tokens, padded on the right with what nobody will see."""
+        width = max(len(text) - 1 for text in self.texts)
+        if width:
+            ids = torch.tensor([text[:-1] + [0] * (width - len(text) + 1) for text in self.texts])
+            for step in filter(None, (self.target, self.draft)):
+                step.run(to_device(ids, step.device), [0] * len(self.texts), last=1)
+
+    def round(self, K):
+        """Propose and verify: (how many are kept, the tokens to be written), a list each, in the order of the texts."""
+        device, starts = self.target.device, [len(text) - 1 for text in self.texts]
+        last = to_device(torch.tensor([text[-1:] for text in self.texts]), device)
+        proposed, draft_probs = self._propose(K) if K else (last[:, :0], None)
+        logits = self.target.run(torch.cat([last, proposed.to(device)], 1), starts)
+        if self.greedy:
+            kept, token = accept_greedy(logits.argmax(-1), proposed.to(device))
+        else:
+            probs = torch.stack([sampling.probabilities(own) for sampling, own in zip(self.samplings, logits)])
+            kept, token = accept(probs, draft_probs if draft_probs is None else draft_probs.to(device), proposed.to(device), self._uniforms(K + 1, device))
+        self.begun = True
+        rows = torch.cat([kept[:, None], token[:, None], proposed.to(device)], 1).tolist()  # the round's only wait for the device
+        return [kept for kept, *_ in rows], [tokens[:kept] + [token] for kept, token, *tokens in rows]
+
+    def _propose(self, K):
+        """(tokens [B, K], the distributions they were drawn from [B, K, V] or None). A text lacks one token in the draft's cache, or two after a block
+        that was wholly kept; all of them read two, which for the others writes once more what is there."""
+        device, width = self.draft.device, 2 if self.begun else 1
+        unread = to_device(torch.tensor([text[-width:] for text in self.texts]), device)
+        starts = [len(text) - width for text in self.texts]
+        uniforms = None if self.greedy else self._uniforms(K, device)
+        tokens, probs = [], []
+        for i in range(K):
+            logits = self.draft.run(unread, starts, last=1)[:, 0]
+            starts = [start + unread.shape[1] for start in starts]
+            if self.greedy:
+                unread = logits.argmax(-1)[:, None]
+            else:
+                probs.append(torch.stack([sampling.probabilities(own) for sampling, own in zip(self.samplings, logits)]))
+                unread = draw(probs[-1], uniforms[:, i])[:, None]
+            tokens.append(unread)
+        return torch.cat(tokens, 1), torch.stack(probs, 1) if probs else None
+
+    def _uniforms(self, n, device):
+        return torch.stack([sampling.uniforms(n, device) for sampling in self.samplings])
