@@ -137,7 +137,7 @@ def sweep(options):
     found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
                 end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling, adaptive=True)
     print(found.table())
-    for line in found.warnings():
+    for line in [*found.parted(), *found.warnings()]:
         print(line)
     print(f"  c = {found.costs.c:.3f}; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
     print("  steps: " + "; ".join(f"{name} by {path}" for name, path in found.costs.paths.items()))

@@ -9,6 +9,7 @@ from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
 from lessonlib.measure.adaptive import AdaptiveK
 from lessonlib.measure.costs import StepCosts, step_costs
+from lessonlib.measure.difference import first_difference
 from lessonlib.measure.estimate import Estimate, ratio_estimate
 from lessonlib.measure.speedup import speedup, speedup_by_position
 from lessonlib.progress import Progress
@@ -35,13 +36,14 @@ class SweepRow:
 @dataclass(frozen=True)
 class Sweep:
     """A sweep: `rows`, K = 0 (plain decoding through the same loop) first; `costs`, c and v(K) of the same run; `prompts`, how many; `adaptive`, the row
-    of an AdaptiveK over the same K, or None.
+    of an AdaptiveK over the same K, or None; `differences`, where greedy texts part from plain decoding's: (K, number of the prompt, Difference).
     """
 
     rows: list
     costs: StepCosts
     prompts: int
     adaptive: SweepRow | None = None
+    differences: tuple = ()
 
     @property
     def best(self):
@@ -56,14 +58,23 @@ class Sweep:
         return [f"  Another program used this machine: a token of plain decoding took {1e3 * token:.0f} ms and a step timed on its own "
                 f"{1e3 * self.costs.target_seconds:.0f} ms. Run it again when nothing else runs; these speed-ups mean little."]
 
+    def parted(self):
+        """Lines: how many greedy texts part from plain decoding's, and how near the target is to a tie at the first place where each does."""
+        if not self.differences:
+            return []
+        gaps = [difference.gap for _, _, difference in self.differences]
+        first = min(self.differences, key=lambda each: each[2].place)
+        return [f"  {len(gaps)} texts part from plain decoding's, the first (K = {first[0]}) after {first[2].place} tokens; where they do, the logits of the two tokens are "
+                f"{min(gaps):.3g} to {max(gaps):.3g} apart: reduced precision settles such ties either way."]
+
     def table(self):
         """The sweep as lines of text."""
         lines = ["  K   tok/s  speed-up [95 %]        predicted  by position  tokens/round  per tested  by position in the block"]
         for row in [*self.rows, *([self.adaptive] if self.adaptive else [])]:
             counts = row.counts
-            kept = " ".join(f"{share:.2f}" for share in counts.conditional)
-            tested = f"{counts.per_tested:.3f}" if row.K else "  -  "
-            predicted = [f"{value:.2f}x" if value == value else "-" for value in (row.predicted, row.predicted_by_position)]
+            kept = " ".join("-" if math.isnan(share) else f"{share:.2f}" for share in counts.conditional)
+            tested = "  -  " if math.isnan(counts.per_tested) else f"{counts.per_tested:.3f}"
+            predicted = ["-" if math.isnan(value) else f"{value:.2f}x" for value in (row.predicted, row.predicted_by_position)]
             lines.append(f"  {row.K}  {row.tokens_per_second:6.1f}  {row.speedup:.2f}x {row.speedup.interval('.2f'):<12}   "
                          f"{predicted[0]:>9}  {predicted[1]:>11}  {counts.tokens_per_round:12.2f}  {tested:>10}  {kept}")
         return "\n".join(lines)
@@ -99,7 +110,9 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
             progress.add()
     progress.finish()
     rows = [_row(K, runs[K], runs[0], costs) for K in settings]
-    return Sweep(rows[:-1] if adaptive else rows, costs, len(prompts), rows[-1] if adaptive else None)
+    parted = [(K, number, first_difference(target, prompt, runs[0][number].tokens, runs[K][number].tokens))
+              for K in settings for number, prompt in enumerate(prompts)] if sampling.greedy else []
+    return Sweep(rows[:-1] if adaptive else rows, costs, len(prompts), rows[-1] if adaptive else None, tuple(each for each in parted if each[2]))
 
 
 def _row(K, runs, plain, costs):

@@ -363,3 +363,72 @@ def test_in_bf16_the_first_difference_is_a_near_tie(tiny):
             best = seen[first].topk(2).values
             gaps.append((best[0] - best[1]).item())
     assert all(gap < 0.1 for gap in gaps), gaps
+
+
+# Long lives
+
+def test_an_interruption_at_any_moment_leaves_the_decoder_fit_for_the_next_text(tiny, target, truth, monkeypatch):
+    """Ctrl-C in every call of either model's step, one run after the other, on the same objects."""
+    draft = tiny.disturbed(target, 0.1)
+    decoder, drafter = Decoder(target), ModelDrafter(draft)
+    for step in (decoder.step, drafter.step):
+        for moment in range(6):
+            calls, run = [], type(step).run
+
+            def interrupted(self, *args, **kwargs):
+                result = run(self, *args, **kwargs)  # what it read stays in the cache
+                if self is step:
+                    calls.append(1)
+                    if len(calls) > moment:
+                        raise KeyboardInterrupt
+                return result
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(type(step), "run", interrupted)
+                decoder.decode(PROMPT, 3, 30, drafter)
+            assert decoder.decode(PROMPT, 3, 30, drafter).tokens == truth[:30]
+
+
+class Counting:
+    """A step that only counts its tokens: the next one is always the last one plus one, and an erring one is wrong once in a while."""
+
+    device, name, why = torch.device("cpu"), "counting", None
+
+    def __init__(self, errs=None):
+        self.length, self.errs, self.longest_read = 0, errs, 0
+
+    def reset(self):
+        self.length = 0
+
+    def rollback(self, length):
+        assert 0 <= length
+        self.length = min(self.length, length)
+
+    def read(self, tokens):
+        self.length += len(tokens)
+
+    def run(self, tokens, last=None):
+        self.length += len(tokens)
+        self.longest_read = max(self.longest_read, len(tokens))
+        wrong = self.errs is not None and torch.rand((), generator=self.errs) < 0.3
+        rows = (torch.as_tensor(tokens) + 1 + wrong) % 7
+        return torch.nn.functional.one_hot(rows, 7).float()[-last if last else 0:]
+
+
+def test_a_hundred_thousand_rounds_do_not_move_the_caches(tiny, monkeypatch):
+    model = tiny.llama(layers=1, positions=10**6)
+    decoder, drafter = Decoder(model), ModelDrafter(model)
+    decoder.step, drafter.step = Counting(), Counting(torch.Generator().manual_seed(0))
+    decoder.step.model = model
+    rounds, written = 0, 0
+
+    def look(text, block, kept, emitted, logits):
+        nonlocal rounds, written
+        assert decoder.step.length == len(text) + len(block.tokens)  # all of the text, and the block
+        assert drafter.step.length == len(text) + len(block.tokens) - 1  # nobody has read the last proposal
+        rounds, written = rounds + 1, written + len(emitted)
+
+    while rounds < 100_000:
+        found = decoder.decode([3], 2, 20_000, drafter, on_round=look)
+        assert found.tokens == [(4 + i) % 7 for i in range(20_000)]
+    assert drafter.step.longest_read == 2 and decoder.step.longest_read == 3 and 1.5 < written / rounds < 2.5

@@ -174,6 +174,28 @@ def test_only_the_proposals_of_a_drafter_are_timed_and_never_past_its_longest_te
     assert max(drafter.lengths) == 40 and len(drafter.lengths) == 11
 
 
+def test_an_adaptive_k_has_a_row_of_its_own(target):
+    found = sweep(target, target, PROMPTS, (1, 2), 20, show=False, adaptive=True)
+    assert [row.K for row in found.rows] == [0, 1, 2] and found.adaptive.K == "auto" and found.adaptive.identical == len(PROMPTS)
+    assert math.isnan(found.adaptive.predicted) and found.table().splitlines()[-1].split()[0] == "auto" and "nan" not in found.table()
+    assert sweep(target, target, PROMPTS, (1, 2), 5, show=False).adaptive is None
+
+
+def test_texts_that_part_from_plain_decodings_are_reported(target, monkeypatch):
+    assert sweep(target, target, PROMPTS, (2,), 20, show=False).parted() == []
+    decode = Decoder.decode
+
+    def flipped(self, prompt, K=0, *rest):
+        found = decode(self, prompt, K, *rest)
+        if K:
+            found.tokens[7] = (found.tokens[7] + 1) % 64
+        return found
+
+    monkeypatch.setattr(Decoder, "decode", flipped)
+    line, = sweep(target, target, PROMPTS, (2,), 20, show=False).parted()
+    assert line.startswith(f"  {len(PROMPTS)} texts part from plain decoding's, the first (K = 2) after 7 tokens; where they do")
+
+
 def test_sampled_sweeps_compare_time_a_token(target):
     sampling = Sampling(1.5, generator=torch.Generator().manual_seed(0))
     found = sweep(target, target, PROMPTS, (2,), 20, eos_token_ids=tuple(range(5)), sampling=sampling, show=False)
