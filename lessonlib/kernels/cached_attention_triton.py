@@ -26,10 +26,10 @@ def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scr
     half = max(16, triton.next_power_of_2(width // 2))
     rows = ROWS * triton.next_power_of_2(groups)
     q_norm, k_norm = norms or (cos, cos)
-    hopper = capability(qkv.device) >= 9
+    early = capability(qkv.device) >= 9
     _attend[(heads, PIECES)](qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, scratch.sums, scratch.arrived, heads, cache.stride(0), groups,
-                             triton.next_power_of_2(groups), width, half, ROWS, KEYS * 2 // cache.itemsize, PIECES, norms is not None, hopper, num_warps=8 if rows * half >= 8192 else 4,
-                             **({"launch_pdl": True} if hopper else {}))
+                             triton.next_power_of_2(groups), width, half, ROWS, KEYS * 2 // cache.itemsize, PIECES, norms is not None, early, num_warps=8 if rows * half >= 8192 else 4,
+                             **({"launch_pdl": True} if early else {}))
     return out
 
 
@@ -70,8 +70,8 @@ def _merged(highest, total, a, b, scores, values_a, values_b):
 
 @triton.jit
 def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, sums, arrived, heads, plane, groups, GROUPS: tl.constexpr,
-            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr, HOPPER: tl.constexpr):
-    if HOPPER:
+            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr):
+    if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     head, piece = tl.program_id(0), tl.program_id(1)

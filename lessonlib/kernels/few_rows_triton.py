@@ -8,8 +8,8 @@ memory, which lets one captured CUDA graph serve them all; rows that are not the
 A norm costs no pass of its own. Whoever writes the rows that it is for leaves them also times its weight, and the sum of squares of its own part of
 each row; the product of the former is divided by the root of the mean of the latter, once it is summed.
 
-A kernel of a graph waits for the one before it to finish. On a Hopper GPU it may start while that one still runs, and asks for its first weights
-meanwhile, since those do not depend on anything.
+A kernel of a graph waits for the one before it to finish. On a Hopper GPU a small one is set up while that one still runs (a programmatic dependent
+launch), and waits inside.
 """
 
 from functools import cache
@@ -22,8 +22,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 ROWS = 16  # the fewest that the matrix units take
 OUTPUTS, WARPS = 64, 4  # outputs a program, which are the rows of a Hopper matrix instruction
-EARLY, SMALL = 4, 0  # steps of weights that a program asks for before the kernel ahead of it has finished, of up to so many bytes of them in all:
-# of larger weights it would take from what that one still reads
+SMALL = 2**25  # bytes of weights up to which a kernel is set up early: measured on an H200, larger ones lose by it
 
 
 class Scratch:
@@ -57,13 +56,12 @@ def few_rows(x, weights, out, count, scratch, eps=0.0, biases=None, residual=Non
     own = tuple(sizes[:1] if gated else sizes)
     inputs, splits, stages = _planned(rows.device, own, width, dtype.itemsize, gated)
     w, b = [*weights, *[weights[0]] * (3 - len(weights))], [*(biases or [None] * len(weights)), *[None] * (3 - len(weights))]
-    hopper = capability(rows.device) >= 9
-    early = EARLY if hopper and sum(sizes) * width * dtype.itemsize <= SMALL else 0
+    early = capability(rows.device) >= 9 and sum(sizes) * width * dtype.itemsize <= SMALL
     _few_rows[(sum(triton.cdiv(size, OUTPUTS) for size in own), splits)](
         rows, squares, eps, *w, *(rows if each is None else each for each in b), made if residual is None else residual, made, scaled, out_squares,
         made if norm is None else norm, count, scratch.sums, scratch.arrived, *sizes, made.shape[1], width, len(squares) if normed else 1,
         triton.next_power_of_2(len(squares)) if normed else 1, splits, normed, biases is not None, residual is not None, gated, leaves, ROWS, OUTPUTS, inputs,
-        stages, hopper, early, num_warps=WARPS, **({"launch_pdl": True} if hopper else {}))
+        stages, early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
     return out
 
 
@@ -79,9 +77,9 @@ def few_rows_defined(x, weights, count, norm_of_x=None, eps=0.0, biases=None, re
 def look_up(ids, embedding, out, count, norm):
     """The rows of an embedding for ids [ROWS] into NormedRows, for the norm of weight `norm`."""
     width = embedding.shape[1]
-    hopper = capability(embedding.device) >= 9
+    early = capability(embedding.device) >= 9
     _look_up[(ROWS,)](ids, embedding, out.rows, out.scaled, out.squares, norm, count, len(out.squares), width, triton.next_power_of_2(width),
-                      triton.next_power_of_2(len(out.squares)), ROWS, hopper, num_warps=WARPS, **({"launch_pdl": True} if hopper else {}))
+                      triton.next_power_of_2(len(out.squares)), ROWS, early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
 
 
 @cache
@@ -90,7 +88,7 @@ def _planned(device, sizes, width, itemsize, gated):
     processors, shared = _device(device)
     inputs = min(128 if itemsize == 2 and not gated else 64, max(16, triton.next_power_of_2(width)))
     blocks, splits = sum(triton.cdiv(size, OUTPUTS) for size in sizes), 1
-    while splits < 8 and 2 * blocks * splits <= 2 * processors and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
+    while 4 * blocks <= processors and splits < 8 and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
         splits *= 2
     stages = min(6 if blocks * splits <= processors else 4, shared // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
     return inputs, splits, max(1, stages)
@@ -111,16 +109,10 @@ def capability(device):
 
 
 @triton.jit
-def _prefetched(pointers):
-    """Ask for the lines that pointers are in, without waiting."""
-    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointers.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
 def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, residual, out, scaled, out_squares, norm, count, sums, arrived,
               N0, N1, N2, stride, K: tl.constexpr, parts, PARTS: tl.constexpr, SPLITS: tl.constexpr, NORMED: tl.constexpr, BIAS: tl.constexpr,
               RESIDUAL: tl.constexpr, GATED: tl.constexpr, LEAVES: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-              STAGES: tl.constexpr, HOPPER: tl.constexpr, EARLY: tl.constexpr):
+              STAGES: tl.constexpr, EARLY: tl.constexpr):
     block, split = tl.program_id(0), tl.program_id(1)
     weight, bias, N, first, local = weight0, bias0, N0, N0 * 0, block
     if not GATED:  # of which weight the outputs here are
@@ -133,14 +125,7 @@ def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, r
     there = place < N
     share: tl.constexpr = tl.cdiv(tl.cdiv(K, BK), SPLITS) * BK
     begin = split * share
-    if EARLY > 0:
-        LINE: tl.constexpr = 64  # weights of two bytes in a line of the cache
-        lines = tl.minimum(begin + tl.arange(0, tl.constexpr(EARLY * BK // LINE)) * LINE, K - 1)
-        early = tl.minimum(place, N - 1)[:, None].to(tl.int64) * K + lines[None, :]
-        _prefetched(weight + early)
-        if GATED:
-            _prefetched(weight1 + early)
-    if HOPPER:
+    if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     live = row < tl.load(count)
@@ -200,9 +185,9 @@ def _few_rows(x, squares, eps, weight0, weight1, weight2, bias0, bias1, bias2, r
 
 @triton.jit
 def _look_up(ids, embedding, rows, scaled, squares, norm, count, parts, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
-             HOPPER: tl.constexpr):
+             EARLY: tl.constexpr):
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
-    if HOPPER:
+    if EARLY:
         gdc_wait()
         gdc_launch_dependents()
     if row < tl.load(count):

@@ -480,6 +480,95 @@ SpeedCurve()
 
 # %% [markdown]
 r"""
+## Where c comes from
+
+$c$ is one time divided by another, and the code of a step decides both. A step of one token computes next to nothing: it
+reads every weight once. So the bytes of the weights say what $c$ could be, and how a step is run says what it is. Three ways
+to run it, each with the model's own weights:
+
+- **transformers' forward**: some thousand small operations, each sent off from Python. A small model waits for Python as
+  long as a large one does.
+- **lean**: the same arithmetic in as few operations as PyTorch allows ([llama.py](../lessonlib/pair/llama.py)).
+- **graph**: five kernels a layer, captured once and launched all at once on a GPU
+  ([graph_step.py](../lessonlib/pair/graph_step.py)).
+
+The record is of one H200, with weights in the shapes of Llama's 8B, its 1B, and the first four layers of the 8B.
+"""
+
+# %%
+by_forward = predict("By its bytes a step of the 1B costs a sixth of one of the 8B, 0.16. And by transformers' forward?", 0.25)
+
+# %%
+from lessonlib.files import read_json
+from lessonlib.reference import REFERENCE
+
+machine = "NVIDIA H200"
+parts = read_json(REFERENCE / "decoding.json")["machines"][machine]["parts"]
+steps = {(row["work"], row["rows"]): row for row in parts["steps"]}
+print(f"on record ({machine})       8B step  |  1B: c   best K at alpha 0.8 |  first 4 layers: c   best K at alpha 0.8")
+for way in ("bytes", "transformers", "lean", "graph"):
+    times = [steps[f"{name}, {way if way != 'bytes' else 'graph'}", 1]["floor_ms" if way == "bytes" else "ms"] for name in ("8B", "1B", "first 4 layers")]
+    line = f"  {way:<24} {times[0]:6.1f} ms"
+    for time in times[1:]:
+        c = time / times[0]
+        K = lessonlib.best_k(0.8, c)
+        line += f"  |  {c:.3f}   K = {K}, {lessonlib.speedup(0.8, K, c):.2f} times as fast  "
+    print(line)
+c_of = lambda name, way: steps[f"{name}, {way}", 1]["ms"] / steps[f"8B, {way}", 1]["ms"]
+explain(by_forward, c_of("1B", "transformers"), form=".2f", exact=True)
+assert c_of("1B", "graph") < c_of("1B", "transformers") and c_of("first 4 layers", "graph") > c_of("first 4 layers", "transformers")
+
+# %% [markdown]
+r"""
+The graph is several times as quick for all three, and most of all for the 1B, so its $c$ falls and the same $\alpha$ buys
+more. That is the order of work: what a slow step costs hides in $c$, and no training repays it.
+
+The draft of four layers goes the other way. By transformers' forward a layer takes the time of launching it, so four of 32
+layers come cheap; at the speed of memory each weight counts alike, the draft's large output layer too, and $c$ *rises* to its
+share of the bytes. It gains less, over a target that is several times as quick.
+
+Verifying is nearly free there, since one pass reads the weights once, whatever the rows.
+"""
+
+# %%
+for name in ("8B", "1B", "first 4 layers"):
+    forward, graph = (steps[f"{name}, {way}", 1]["ms"] for way in ("transformers", "graph"))
+    print(f"{name:<15} the graph is {forward / graph:.0f} times as quick as transformers' forward, {graph / steps[f'{name}, graph', 1]['floor_ms']:.1f} times its bytes' time")
+print(f"the 8B's graph: v(4) = {steps['8B, graph', 5]['to_one_row']:.2f}, v(8) = {steps['8B, graph', 9]['to_one_row']:.2f}")
+shares = sorted(row["share"] for row in parts["rounds"] if "share" in row)
+print(f"the 8B with the 1B, kept by a coin: {shares[0]:.0%} to {shares[-1]:.0%} of the formula's speed-up, {shares[len(shares) // 2]:.0%} in the middle")
+
+# %% [markdown]
+r"""
+A decoder that waits for its device inside a round would fall short of the formula; this one waits once a round, at its end.
+And on this machine, with this pair?
+"""
+
+# %%
+from time import perf_counter
+from lessonlib.pair.step import CachedModel, path, step_of, synchronize
+
+def step_ms(step):
+    """Milliseconds of a step of one token behind 64 others: the middle one of nine."""
+    step.read(list(range(1, 65)))
+    times = []
+    for _ in range(10):
+        synchronize(step.device)
+        start = perf_counter()
+        step.run([7])
+        synchronize(step.device)
+        times.append(1e3 * (perf_counter() - start))
+    return sorted(times[1:])[4]
+
+for name, ways in (("transformers", CachedModel), ("lessonlib", step_of)):
+    ours, its = (step_ms(ways(model)) for model in (target, draft))
+    print(f"{name:<13} target {measured(ours, '.1f', 'ms')}, draft {measured(its, '.1f', 'ms')}, c {measured(its / ours, '.2f')}")
+print("lessonlib's step here:", here(path(step_of(target))))
+weights = [sum(p.numel() for p in model.parameters()) for model in (target, draft)]
+print(f"by the weights that a step reads, c is {weights[1] / weights[0]:.2f}")
+
+# %% [markdown]
+r"""
 ## Measure it here
 
 Everything above was arithmetic. Now the clock: plain decoding and $K$ = 1 to 4 take turns on each prompt, so that a busy
@@ -610,9 +699,6 @@ that suits these best.
 """
 
 # %%
-from lessonlib.files import read_json
-from lessonlib.reference import REFERENCE
-
 table = read_json(REFERENCE / "decoded.json")
 print(f"on record ({table['machine']}): {table['prompts']} prompts, up to {table['tokens']} tokens, greedy")
 print("draft             K   per tested  tokens a round  c     v(K)  predicted  times as fast [95 %]  tokens a second  same text")

@@ -12,6 +12,7 @@ import torch
 from floors import DEVICE, DTYPE, GPU, free, milliseconds, model, record, sequences
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lessonlib.decode import batch
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.measure.costs import step_costs
@@ -80,15 +81,13 @@ def steps(found):
                 paths[way].rollback(FILLED)
                 if turn >= 3:
                     times.setdefault((way, n), []).append(ms)
-        queued = {way: milliseconds(lambda step=step: [step.run(rows[1]) for _ in range(10)]) / 10 for way, step in paths.items()}  # ten, one behind the other
-        for way, step in paths.items():
-            step.rollback(FILLED)
+        queued = milliseconds(lambda: [paths["graph"].run(rows[1]) for _ in range(10)]) / 10 if "graph" in paths else None  # ten, one behind the other
         for way, n in jobs:
             ms = median(times[way, n])
             plain.setdefault(way, ms)
             aim = f"{AIMS[name]} ms" if (way, n) == ("graph", 1) else "1.15 x one row" if way == "graph" else "1.3 x floor" if (way, n, GPU) == ("lean", 1, False) else ""
             yield {"part": "steps", "work": f"{name}, {way}", "rows": n, "ms": ms, "low": min(times[way, n]), "high": max(times[way, n]), "floor_ms": floor,
-                   "to_floor": ms / floor, "to_one_row": ms / plain[way], "aim": aim, **({"queued_ms": queued[way]} if n == 1 else {}),
+                   "to_floor": ms / floor, "to_one_row": ms / plain[way], "aim": aim, **({"queued_ms": queued} if way == "graph" and n == 1 else {}),
                    **({"seconds_to_capture": paths[way].seconds_to_capture} if way == "graph" else {})}
 
 
@@ -161,7 +160,35 @@ def assisted(found):
         yield {"part": "beside transformers", "work": name, "rows": K, "ms": median(each), "low": min(each), "high": max(each)}
 
 
-PARTS = {"steps": steps, "rounds": rounds, "assisted": assisted}
+def batches(found):
+    """Tokens a second of 1, 4 and 16 texts at once, plainly and with proposals kept by a coin, each text at its own pace."""
+    target, draft = list(found.values())[:2]
+    new, chance = TOKENS if GPU else TOKENS // 4, torch.Generator(DEVICE).manual_seed(0)
+    greedy = batch.accept_greedy
+
+    def by_coin(target_tokens, draft_tokens):
+        kept, token = greedy(target_tokens, draft_tokens)
+        coins = torch.rand(draft_tokens.shape, generator=chance, device=DEVICE) < 0.8
+        return coins.long().cumprod(-1).sum(-1) + 0 * kept, token
+
+    batch.accept_greedy = by_coin
+    try:
+        for texts in (1, 4, 16):
+            prompts = [[*prompt, *resp] for prompt, resp in sequences(texts, FILLED // 2)]
+            rates = {}
+            for turn in range(3):
+                for K in (0, 1, 2, 4):
+                    runs = batch.decode_batch(target, draft, prompts, K, new)
+                    if turn:
+                        rates.setdefault(K, []).append(sum(len(run.tokens) for run in runs) / max(run.seconds for run in runs))
+            for K, each in rates.items():
+                yield {"part": "batches", "work": f"{texts} texts at once, " + (f"K = {K}, kept 0.8" if K else "plain"), "rows": texts, "K": K,
+                       "tokens_per_second": median(each), "to_plain": median(each) / median(rates[0])}
+    finally:
+        batch.accept_greedy = greedy
+
+
+PARTS = {"steps": steps, "rounds": rounds, "assisted": assisted, "batches": batches}
 
 
 def line(row):
@@ -173,6 +200,8 @@ def line(row):
         return f"{start} {row['ms']:>8.3f} ms [{row['low']:.3f}, {row['high']:.3f}]  {row['to_floor']:.2f} x the {row['floor_ms']:.2f} ms of its bytes; {row['to_one_row']:.3f} x one row  {row['aim']}{more}"
     if "share" in row:
         return f"{start}  alpha {row['alpha']:.3f}  {row['measured']:.2f} x of formula's {row['formula']:.2f}: {row['share']:.1%}  ({row['tokens_per_second']:.0f} tok/s; plain {row['plain_tokens_per_second']:.0f})"
+    if row["part"] == "batches":
+        return f"{start}  {row['tokens_per_second']:.0f} tok/s, {row['to_plain']:.2f} x plain decoding of as many"
     return f"{start} {row['ms']:>8.2f} ms [{row['low']:.2f}, {row['high']:.2f}]" if "ms" in row else start
 
 
