@@ -20,7 +20,7 @@ _HOMES = {
     "score_one": "labels.scorer", "score_answers": "labels.score_answers", "LabelStore": "labels.store", "check_alignment": "labels.alignment",
     "truncated_draft": "drafts.truncated",
     "ce_loss": "distil.losses", "kl_loss": "distil.losses", "Objective": "distil.losses", "Recipe": "distil.train", "train_draft": "distil.distil",
-    "spec_greedy": "decode.decoder", "spec_sample": "decode.decoder",
+    "spec_greedy": "decode.decoder", "spec_sample": "decode.decoder", "decode_batch": "decode.batch",
     "offline_alpha": "measure.offline", "AdaptiveK": "measure.adaptive", "sweep": "measure.sweep",
     "speedup": "measure.speedup", "best_k": "measure.speedup", "break_even_alpha": "measure.speedup",
 }

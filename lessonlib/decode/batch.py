@@ -7,6 +7,7 @@ import torch
 from lessonlib.decode.decoder import Decoded, check_decoding, count, cut
 from lessonlib.decode.drafter import Sampling
 from lessonlib.decode.rule import accept, accept_greedy
+from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
 from lessonlib.kernels.draw import draw
@@ -21,14 +22,16 @@ def decode_batch(target, draft, prompts, K=0, max_new_tokens=128, eos_token_ids=
 
     draft: a causal LM, or None with K = 0. samplings: one Sampling a prompt, all greedy or none, each with a generator of its own; greedy unless given.
     A text that has ended leaves the batch. Where one text nears the end of a model's positions, fewer than K tokens are proposed for all. seconds of a
-    Decoded: until its text had ended. Raises LessonError as `Decoder.decode` does, and for models that only transformers can run.
+    Decoded: until its text had ended. Its steps are the lean ones: on a GPU, where a Decoder's are graphs, a few texts are faster one by one. Raises LessonError as `Decoder.decode` does, and for models that only transformers can run.
     """
-    samplings = samplings or [Sampling() for _ in prompts]
+    samplings = [Sampling() for _ in prompts] if samplings is None else samplings
     if len(samplings) != len(prompts) or len({sampling.greedy for sampling in samplings}) > 1:
         raise LessonError(f"{len(prompts)} prompts need as many samplings, all greedy or none of them, not {len(samplings)}; give one a prompt.")
+    if hasattr(draft, "propose"):
+        raise LessonError(f"several texts at once need a draft that is a model, not a {type(draft).__name__}; decode them one by one.")
     if draft is not None:
         check_pair(target, draft)
-    eos = {int(token) for token in ([eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids or ())}
+    eos = {int(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
     longest = None if draft is None else context_length(draft)
     checked = [check_decoding(target, prompt, K, max_new_tokens, draft, longest, sampling) for prompt, sampling in zip(prompts, samplings)]
     texts, results = [prompt for prompt, *_ in checked], [Decoded(K) for _ in checked]

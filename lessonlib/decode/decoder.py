@@ -130,7 +130,7 @@ class Decoder:
         on_round(text, block, kept, written, logits), if given, is told of each round. Raises LessonError for settings that cannot work.
         """
         sampling = sampling or Sampling()
-        eos = {int(token) for token in ([eos_token_ids] if isinstance(eos_token_ids, int) else eos_token_ids or ())}
+        eos = {int(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
         policy, K = (K, K.most) if hasattr(K, "most") else (None, K)
         prompt, K, max_new_tokens, longest = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
         drafter = drafter if K else None

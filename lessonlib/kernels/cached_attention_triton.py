@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from lessonlib.kernels.few_rows_triton import ROWS, capability
+from lessonlib.kernels.few_rows_triton import ROWS, capability, memory
 
 KEYS = 64  # cached tokens a step of the loop, of two bytes a number; half as many of four
 PIECES = 4  # programs a key head: more take longer to merge than they save up to a thousand tokens
@@ -28,9 +28,14 @@ def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scr
     q_norm, k_norm = norms or (cos, cos)
     early = capability(qkv.device) >= 9
     _attend[(heads, PIECES)](qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, scratch.sums, scratch.arrived, heads, cache.stride(0), groups,
-                             triton.next_power_of_2(groups), width, half, ROWS, KEYS * 2 // cache.itemsize, PIECES, norms is not None, early, num_warps=8 if rows * half >= 8192 else 4,
+                             triton.next_power_of_2(groups), width, half, ROWS, KEYS * 2 // cache.itemsize, PIECES, norms is not None, _stages(qkv.device), early, num_warps=8 if rows * half >= 8192 else 4,
                              **({"launch_pdl": True} if early else {}))
     return out
+
+
+def _stages(device):
+    """Steps of keys and values on their way from memory: with as little shared memory as the Spark's GPU has (99 KB), one at a time."""
+    return 3 if memory(device) > 2**17 else 1
 
 
 @triton.jit
@@ -70,7 +75,7 @@ def _merged(highest, total, a, b, scores, values_a, values_b):
 
 @triton.jit
 def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, sums, arrived, heads, plane, groups, GROUPS: tl.constexpr,
-            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr, EARLY: tl.constexpr):
+            WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr):
     if EARLY:
         gdc_wait()
         gdc_launch_dependents()
@@ -94,8 +99,8 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
     share = tl.cdiv(tl.cdiv(start, KEYS), PIECES) * KEYS
     begin = piece * share
     end = tl.minimum(begin + share, start)
-    for at in range(begin, end, KEYS):
-        token = at + tl.arange(0, KEYS)
+    for at in tl.range(begin, end, KEYS, num_stages=STAGES):
+        token = (at + tl.arange(0, KEYS)).to(tl.int64)
         there = (token < end)[:, None] & inside[None, :]
         key = cache + (token[:, None] * heads + head) * WIDTH + lane[None, :]
         scores = tl.dot(qa, tl.trans(tl.load(key, mask=there, other=0.0)), input_precision="ieee")
@@ -111,7 +116,7 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
         ka, kb = ka.to(dtype), kb.to(dtype)
         va = tl.load(source + heads * WIDTH, mask=fresh, other=0.0).to(dtype)
         vb = tl.load(source + heads * WIDTH + MIDDLE, mask=fresh, other=0.0).to(dtype)
-        slot = cache + ((start + new)[:, None] * heads + head) * WIDTH + lane[None, :]
+        slot = cache + ((start + new).to(tl.int64)[:, None] * heads + head) * WIDTH + lane[None, :]
         tl.store(slot, ka, mask=fresh)
         tl.store(slot + MIDDLE, kb, mask=fresh)
         tl.store(slot + plane, va, mask=fresh)

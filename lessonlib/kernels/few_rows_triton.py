@@ -85,21 +85,23 @@ def look_up(ids, embedding, out, count, norm):
 @cache
 def _planned(device, sizes, width, itemsize, gated):
     """(inputs of a step, programs an output, steps on their way from memory)."""
-    processors, shared = _device(device)
     inputs = min(128 if itemsize == 2 and not gated else 64, max(16, triton.next_power_of_2(width)))
     blocks, splits = sum(triton.cdiv(size, OUTPUTS) for size in sizes), 1
-    while 4 * blocks <= processors and splits < 8 and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
+    while 4 * blocks <= processors(device) and splits < 8 and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
         splits *= 2
-    stages = min(6 if blocks * splits <= processors else 4, shared // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
+    stages = min(6 if blocks * splits <= processors(device) else 4, memory(device) // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
     return inputs, splits, max(1, stages)
 
 
-def _device(device):
-    """(multiprocessors, bytes of shared memory that a program can have)."""
-    if device.type != "cuda":
-        return 4, 2**17  # the interpreter's
-    found = torch.cuda.get_device_properties(device)
-    return found.multi_processor_count, found.shared_memory_per_block_optin
+def processors(device):
+    """A GPU's multiprocessors; as many as make a small test meet itself elsewhere."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+@cache
+def memory(device):
+    """Bytes of shared memory that a program can have."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 2**17
 
 
 @cache

@@ -1,12 +1,14 @@
 """Choosing K while decoding, from what has been kept lately: more proposals where a text is easy, none where they do not pay."""
 
+import math
+
 from lessonlib.errors import LessonError
 from lessonlib.measure.speedup import speedup
 
-BEGIN = (2.0, 1.0)  # proposals tested and kept before the first one: an opinion that a few rounds outweigh
+OPINION = 2.0  # proposals tested that a first opinion, and one that has rested, counts for: a few rounds outweigh it
 MEMORY = 0.98  # of each earlier test when one more is counted: the last fifty or so decide
 REST, LONGEST_REST = 256, 4096  # rounds without a proposal before some are tried again; twice as many after each try in vain
-TRIES = 4  # proposals tested a try: with what the draft has to read first, a hundredth of the time of such a rest
+TRIES = 8  # proposals tested before it rests, so that one that was unlucky does not decide
 
 
 class AdaptiveK:
@@ -22,9 +24,9 @@ class AdaptiveK:
         if not self.Ks or self.Ks[0] < 1:
             raise LessonError(f"an adaptive K needs numbers of proposals to choose from, each 1 or more, not {list(Ks)}.")
         self.most = self.Ks[-1]
-        self._tested, self._kept = BEGIN
-        self._rest, self._resting, self._trying = REST, 0, 0
-        self._best(0.5)  # says now what is wrong with c or v
+        self._tested, self._kept = OPINION, OPINION / 2
+        self._rest, self._resting, self._trying = REST, 0, TRIES
+        self._hopeless = self._best(1.0) == 0  # no K pays even where all is kept
 
     @property
     def alpha(self):
@@ -33,12 +35,17 @@ class AdaptiveK:
 
     def choose(self):
         """K for the next round."""
+        if self._hopeless:
+            return 0
         if self._resting:
             self._resting -= 1
-            self._trying = TRIES if not self._resting else 0
+            if not self._resting:  # what was seen so long ago is little more than an opinion
+                self._trying, self._tested, self._kept = TRIES, OPINION, OPINION * self.alpha
             return 0
-        best = self._best(self.alpha)
-        if best == 0 and self._trying <= 0:
+        alpha = self.alpha
+        best = self._best(alpha)
+        # a rest is long, so it must be clear that nothing pays: not even if alpha is one standard error higher
+        if best == 0 and self._trying <= 0 and self._best(min(1.0, alpha + math.sqrt(alpha * (1 - alpha) / self._tested))) == 0:
             self._resting, self._rest = self._rest - 1, min(2 * self._rest, LONGEST_REST)
             return 0
         if best:

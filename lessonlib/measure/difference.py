@@ -9,11 +9,15 @@ from lessonlib.pair.hidden import body_and_head, logits_of
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place at which two texts differ, their tokens there, and the target's logit of the first less that of the second."""
+    """The first place at which two texts differ, their tokens there, and the target's logit of the first less that of the second.
+
+    rounding: how far apart two logits may be that the number format leaves undecided.
+    """
 
     place: int
     tokens: tuple
     gap: float
+    rounding: float
 
 
 @torch.inference_mode()
@@ -29,4 +33,5 @@ def first_difference(target, prompt_ids, text, other):
     body, head = body_and_head(target)
     hidden = body(torch.tensor([[*prompt_ids, *text[:place]]], device=head.weight.device))[0, -1:]
     logits = logits_of(head, hidden)[0].float()
-    return Difference(place, (text[place], other[place]), (logits[text[place]] - logits[other[place]]).item())
+    rounding = 8 * torch.finfo(hidden.dtype).eps * logits.abs().max().item()  # some units in the last place, of one pass and of the other
+    return Difference(place, (text[place], other[place]), (logits[text[place]] - logits[other[place]]).item(), rounding)

@@ -62,10 +62,11 @@ class Sweep:
         """Lines: how many greedy texts part from plain decoding's, and how near the target is to a tie at the first place where each does."""
         if not self.differences:
             return []
-        gaps = [difference.gap for _, _, difference in self.differences]
+        gaps = [abs(difference.gap) for _, _, difference in self.differences]
         first = min(self.differences, key=lambda each: each[2].place)
+        ties = all(abs(difference.gap) <= difference.rounding for _, _, difference in self.differences)
         return [f"  {len(gaps)} texts part from plain decoding's, the first (K = {first[0]}) after {first[2].place} tokens; where they do, the logits of the two tokens are "
-                f"{min(gaps):.3g} to {max(gaps):.3g} apart: reduced precision settles such ties either way."]
+                f"{min(gaps):.3g} to {max(gaps):.3g} apart: " + ("ties that rounding settles either way." if ties else "more than rounding explains. That is a fault; please report it.")]
 
     def table(self):
         """The sweep as lines of text."""
@@ -99,8 +100,7 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
     for K in settings:  # warm-up: the first passes of each shape pay for what later ones find ready
         decoder.decode(prompts[0], K, min(8, max_new_tokens), drafter if K else None, eos_token_ids, sampling)
     costs = step_costs(target, drafter, Ks)
-    policy = AdaptiveK(costs.c, costs.v, settings[1:])
-    chosen = {K: K for K in settings} | ({"auto": policy} if adaptive else {})
+    chosen = {K: K for K in settings} | ({"auto": AdaptiveK(costs.c, costs.v, settings[1:])} if adaptive else {})
     settings = tuple(chosen)
     runs = {K: [] for K in settings}
     progress = Progress("sweep", len(prompts) * len(settings), "decodings", show=show)

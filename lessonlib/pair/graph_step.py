@@ -6,6 +6,7 @@ captured once: the number of rows, up to ROWS, and the length of the text are nu
 of every K are the same graph, and taking tokens back costs nothing.
 """
 
+from contextlib import nullcontext
 from time import perf_counter
 
 import torch
@@ -22,7 +23,7 @@ def why_no_graph(model):
     """Why a GraphStep cannot run this model, in a few words, or None where it can."""
     weight = model.get_output_embeddings().weight
     why = why_torch(weight.device) or why_not(model)
-    if why is None and weight.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    if why is None and weight.dtype not in (torch.float32, torch.bfloat16):  # rows times a norm's weight may leave the range of float16
         why = f"its weights are {str(weight.dtype).removeprefix('torch.')}"
     if why is None and not all(p.is_contiguous() for p in model.parameters()):
         why = "a weight of its does not lie in one piece"
@@ -64,11 +65,17 @@ class GraphStep(LlamaStep):
         n = len(ids)
         if n > self.rows:
             return super().run(ids, last)
-        self._reserve(self.length + n)
+        if n:
+            self._reserve(self.length + n)
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+                self._replay(ids, n)
+        return self.logits[0 if last is None else max(0, n - last):n].clone()
+
+    def _replay(self, ids, n):
         if self.graph is None:
             self._capture()
+        (length, rows), self.told = self.told or (None, None), None  # an interruption from here on leaves the device at nobody knows what
         self.ids[:n].copy_(ids)
-        length, rows = self.told or (None, None)
         if length != self.length:
             self.start.fill_(self.length)
         if rows != n:
@@ -76,7 +83,15 @@ class GraphStep(LlamaStep):
         self.graph.replay()
         self.length += n
         self.told = self.length, n
-        return self.logits[0 if last is None else n - last:n].clone()
+
+    def reset(self):
+        """Forget the text; weights that were replaced since the graph was captured (not changed in place) are captured anew."""
+        super().reset()
+        if self.graph is not None and self.captured != self._pointers():
+            self.graph = None
+
+    def _pointers(self):
+        return [p.data_ptr() for p in self.model.parameters()]
 
     def _capture(self):
         begin = perf_counter()
@@ -87,10 +102,11 @@ class GraphStep(LlamaStep):
         with torch.cuda.stream(stream):
             self._launch()  # compiles what has not been compiled yet
         torch.cuda.current_stream(self.device).wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
             self._launch()
         torch.cuda.synchronize(self.device)
+        self.graph, self.told, self.captured = graph, None, self._pointers()
         self.seconds_to_capture = perf_counter() - begin
 
     def _launch(self):

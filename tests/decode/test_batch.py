@@ -66,6 +66,7 @@ def test_a_long_text_outgrows_the_cache(tiny, monkeypatch):
 
 @pytest.mark.parametrize("settings, said", [
     (dict(K=-1), "cannot be -1"), (dict(K=2, draft=None), "needs a draft"), (dict(prompts=[[1], []]), "prompt is empty"), (dict(prompts=[[1], [99]]), "token id 99"),
+    (dict(samplings=[]), "as many samplings"), (dict(draft=ModelDrafter), "a draft that is a model"),
     (dict(samplings=[Sampling()]), "as many samplings"), (dict(samplings=[Sampling(), Sampling(1.0)]), "all greedy or none"), (dict(max_new_tokens=200), "do not fit")])
 def test_what_cannot_be_decoded_is_refused(pair, settings, said):
     target, drafts = pair

@@ -49,7 +49,7 @@ def test_equals_the_products(options, n, device):
 @pytest.mark.parametrize("options", [{"normed": True}, {"residual": True, "leaves": True}, {"normed": True, "gated": True, "biases": True}])
 def test_so_it_does_where_programs_share_the_inputs(options, device, monkeypatch):
     few_rows_triton._planned.cache_clear()
-    monkeypatch.setattr(few_rows_triton, "_device", lambda device: (16, 2**17))
+    monkeypatch.setattr(few_rows_triton, "processors", lambda device: 16)
     sizes = [140, 140] if options.get("gated") else [140]
     for width in (1024, 1000):
         twice = check(device, width, sizes, 3, times=2, **options)

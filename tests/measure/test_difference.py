@@ -12,6 +12,7 @@ def test_the_first_difference_has_the_targets_own_gap():
     found = first_difference(target, prompt, text, other)
     logits = naive_logits(target, prompt, text)[2]
     assert isinstance(found, Difference) and found.place == 2 and found.tokens == (6, 9)
+    assert 0 < found.rounding < 1e-4
     assert found.gap == pytest.approx((logits[6] - logits[9]).item(), abs=1e-4)
 
 

@@ -15,6 +15,7 @@ from lessonlib.decode.drafter import Block, Sampling
 from lessonlib.errors import LessonError
 from lessonlib.measure import costs as costs_module
 from lessonlib.measure.costs import step_costs
+from lessonlib.measure.difference import Difference
 from lessonlib.measure.speedup import speedup, speedup_by_position
 from lessonlib.measure.sweep import Sweep, sweep
 from lessonlib.pair.step import CachedModel, step_of
@@ -193,7 +194,9 @@ def test_texts_that_part_from_plain_decodings_are_reported(target, monkeypatch):
 
     monkeypatch.setattr(Decoder, "decode", flipped)
     line, = sweep(target, target, PROMPTS, (2,), 20, show=False).parted()
-    assert line.startswith(f"  {len(PROMPTS)} texts part from plain decoding's, the first (K = 2) after 7 tokens; where they do")
+    assert line.startswith(f"  {len(PROMPTS)} texts part from plain decoding's, the first (K = 2) after 7 tokens; where they do") and "That is a fault" in line
+    monkeypatch.setattr("lessonlib.measure.sweep.first_difference", lambda *_: Difference(7, (1, 2), 0.01, 0.02))
+    assert "rounding settles" in sweep(target, target, PROMPTS, (2,), 20, show=False).parted()[0]
 
 
 def test_sampled_sweeps_compare_time_a_token(target):

@@ -15,10 +15,8 @@ GPU = torch.cuda.is_available()
 class Interpreted(GraphStep):
     """A GraphStep whose graph is its launches."""
 
-    captured = 0
-
     def _capture(self):
-        self.graph, self.captured = self, self.captured + 1
+        self.graph, self.told, self.captured = self, None, self._pointers()
 
     def replay(self):
         self._launch()
@@ -61,6 +59,32 @@ def test_what_it_gave_stays_as_it_was():
     assert torch.equal(first, kept)
 
 
+def test_an_interruption_inside_a_step_does_not_reach_the_next_text(monkeypatch):
+    model, step = made("llama")
+    step.run(TEXT[:1])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(step.graph if GPU else Interpreted, "replay", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        step.run(TEXT[1:6])
+    step.reset()
+    expected = whole(model, TEXT[10:20])
+    for place in range(0, 10, 2):
+        torch.testing.assert_close(step.run(TEXT[10 + place:12 + place]), expected[place:place + 2], rtol=1e-4, atol=5e-5)
+
+
+def test_no_tokens_are_no_rows():
+    model, step = made("llama")
+    assert step.run([]).shape == (0, 64) and step.length == 0
+    assert step.run(TEXT[:2], last=5).shape == (2, 64)
+
+
+def test_weights_that_were_replaced_are_read():
+    model, step = made("llama")
+    step.run(TEXT[:3])
+    model.lm_head.weight = torch.nn.Parameter(-model.lm_head.weight, requires_grad=False)
+    step.reset()
+    torch.testing.assert_close(step.run(TEXT[:3]), whole(model, TEXT[:3]), rtol=1e-4, atol=5e-5)
+
+
 def test_in_half_precision_it_strays_no_further_from_fp32_than_transformers_does():
     half = torch.bfloat16 if GPU else torch.float16  # the interpreter multiplies bf16's bits
     exact = whole(random_model("llama"), TEXT[:12])
@@ -76,7 +100,8 @@ def test_models_that_it_cannot_run_are_named(monkeypatch):
         assert why_no_graph(random_model("llama")) == "there is no Triton for cpu tensors"
     monkeypatch.setattr(graph_step, "why_torch", lambda device: None)
     assert why_no_graph(random_model("llama", torch.float32)) is None
-    assert why_no_graph(random_model("llama", torch.float64)) == "its weights are float64"
+    for dtype in (torch.float64, torch.float16):
+        assert why_no_graph(random_model("llama", dtype)) == f"its weights are {str(dtype)[6:]}"
     lying = random_model("llama", torch.float32)
     lying.lm_head.weight.data = lying.lm_head.weight.data.T.contiguous().T
     assert "in one piece" in why_no_graph(lying)
