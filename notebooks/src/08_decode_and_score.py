@@ -483,14 +483,14 @@ r"""
 ## Where c comes from
 
 $c$ is one time divided by another, and the code of a step decides both. A step of one token computes next to nothing: it
-reads every weight once. So the bytes of the weights say what $c$ could be, and how a step is run says what it is. Three ways
+reads every weight once. So the bytes of the weights say what $c$ could be, and how a step is run says what it is. Two ways
 to run it, each with the model's own weights:
 
-- **transformers' forward**: some thousand small operations, each sent off from Python. A small model waits for Python as
-  long as a large one does.
-- **lean**: the same arithmetic in as few operations as PyTorch allows ([llama.py](../lessonlib/pair/llama.py)).
+- **transformers' forward**: some thousand small operations, each sent off from Python. A layer of a small model waits for
+  Python as long as one of a large model does.
 - **graph**: five kernels a layer, captured once and launched all at once on a GPU
-  ([graph_step.py](../lessonlib/pair/graph_step.py)).
+  ([graph_step.py](../lessonlib/pair/graph_step.py)). Elsewhere the course runs the same arithmetic in as few operations as
+  PyTorch allows ([llama.py](../lessonlib/pair/llama.py)).
 
 The record is of one H200, with weights in the shapes of Llama's 8B, its 1B, and the first four layers of the 8B.
 """
@@ -505,21 +505,26 @@ from lessonlib.reference import REFERENCE
 machine = "NVIDIA H200"
 parts = read_json(REFERENCE / "decoding.json")["machines"][machine]["parts"]
 steps = {(row["work"], row["rows"]): row for row in parts["steps"]}
-print(f"on record ({machine})       8B step  |  1B: c   best K at alpha 0.8 |  first 4 layers: c   best K at alpha 0.8")
-for way in ("bytes", "transformers", "lean", "graph"):
-    times = [steps[f"{name}, {way if way != 'bytes' else 'graph'}", 1]["floor_ms" if way == "bytes" else "ms"] for name in ("8B", "1B", "first 4 layers")]
-    line = f"  {way:<24} {times[0]:6.1f} ms"
+print(f"on record ({machine})")
+print("                  8B step   drafting: 1B                             first 4 layers of the 8B")
+for way in ("bytes", "transformers", "graph"):
+    rows = [steps[f"{name}, {'graph' if way == 'bytes' else way}", 1] for name in ("8B", "1B", "first 4 layers")]
+    times = [row["floor_ms" if way == "bytes" else "ms"] for row in rows]
+    line = f"  {way:<13} {times[0]:6.1f} ms"
     for time in times[1:]:
         c = time / times[0]
         K = lessonlib.best_k(0.8, c)
-        line += f"  |  {c:.3f}   K = {K}, {lessonlib.speedup(0.8, K, c):.2f} times as fast  "
+        line += f"   c {c:.2f}, at alpha 0.8 {lessonlib.speedup(0.8, K, c):.2f} x (K = {K})"
     print(line)
 c_of = lambda name, way: steps[f"{name}, {way}", 1]["ms"] / steps[f"8B, {way}", 1]["ms"]
-explain(by_forward, c_of("1B", "transformers"), form=".2f", exact=True)
+slow, fast = (steps[f"{name}, transformers", 1] for name in ("8B", "1B"))
+explain(by_forward, c_of("1B", "transformers"), band=(fast["low"] / slow["high"], fast["high"] / slow["low"]), form=".2f", exact=True)
 assert c_of("1B", "graph") < c_of("1B", "transformers") and c_of("first 4 layers", "graph") > c_of("first 4 layers", "transformers")
 
 # %% [markdown]
 r"""
+(The band holds every single one of the timings on record: what Python takes varies, the graph hardly.)
+
 The graph is several times as quick for all three, and most of all for the 1B, so its $c$ falls and the same $\alpha$ buys
 more. That is the order of work: what a slow step costs hides in $c$, and no training repays it.
 
