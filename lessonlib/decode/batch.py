@@ -4,10 +4,9 @@ from time import perf_counter
 
 import torch
 
-from lessonlib.decode.decoder import Decoded, check_decoding, count, cut
+from lessonlib.decode.decoder import Decoded, check_decoding, count, cut, end_ids
 from lessonlib.decode.drafter import Sampling
 from lessonlib.decode.rule import accept, accept_greedy
-from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
 from lessonlib.kernels.draw import draw
@@ -31,7 +30,7 @@ def decode_batch(target, draft, prompts, K=0, max_new_tokens=128, eos_token_ids=
         raise LessonError(f"several texts at once need a draft that is a model, not a {type(draft).__name__}; decode them one by one.")
     if draft is not None:
         check_pair(target, draft)
-    eos = {int(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
+    eos = end_ids(eos_token_ids)
     longest = None if draft is None else context_length(draft)
     checked = [check_decoding(target, prompt, K, max_new_tokens, draft, longest, sampling) for prompt, sampling in zip(prompts, samplings)]
     texts, results = [prompt for prompt, *_ in checked], [Decoded(K) for _ in checked]

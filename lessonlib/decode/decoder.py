@@ -75,6 +75,11 @@ def _ratio(part, whole):
     return part / whole if whole else float("nan")
 
 
+def end_ids(eos_token_ids):
+    """The set of ids that end a text, from one id, several, or None."""
+    return {int(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
+
+
 def cut(written, room, eos):
     """The part of a round's tokens that belongs to the text: no more than `room`, nothing after an end of turn."""
     for i, token in enumerate(written[:room]):
@@ -130,7 +135,7 @@ class Decoder:
         on_round(text, block, kept, written, logits), if given, is told of each round. Raises LessonError for settings that cannot work.
         """
         sampling = sampling or Sampling()
-        eos = {int(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
+        eos = end_ids(eos_token_ids)
         policy, K = (K, K.most) if hasattr(K, "most") else (None, K)
         prompt, K, max_new_tokens, longest = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
         drafter = drafter if K else None

@@ -9,7 +9,7 @@ from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
 from lessonlib.kernels.packed import flat_ids, packed_body
 from lessonlib.kernels.products import linear
-from lessonlib.pair.llama import read_texts, why_not
+from lessonlib.pair.llama import hooked, read_texts, why_not
 
 
 def body_and_head(model):
@@ -34,8 +34,7 @@ def body_and_head(model):
 
 def logits_of(head, hidden):
     """The logits [..., V] that a head's module gives for hidden states [..., width]."""
-    hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or head._backward_pre_hooks or "forward" in vars(head)
-    return linear(hidden, head.weight, head.bias) if type(head) is torch.nn.Linear and not hooked else head(hidden)
+    return linear(hidden, head.weight, head.bias) if type(head) is torch.nn.Linear and not hooked(head) else head(hidden)
 
 
 @torch.no_grad()

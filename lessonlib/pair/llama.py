@@ -36,10 +36,14 @@ def why_not(model):
     return next(filter(None, map(_odd, model.modules())), None)
 
 
+def hooked(module):
+    """Whether something besides a module's class has a say in its forward or backward pass."""
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)) or "forward" in vars(module)
+
+
 def _odd(module):
     """What a module does that the arithmetic here would leave out, or None. Exact types, since an adapter is a Linear too, or holds nothing but such."""
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    if any(hooks) or "forward" in vars(module):
+    if hooked(module):
         return "something hooks into its forward pass"
     if getattr(module, "gradient_checkpointing", False):
         return "it runs its layers again for their gradients"

@@ -4,12 +4,10 @@ Shapes are those of Llama-3.1-8B, 3.2-1B and the first four layers of the 8B on 
 depend on them. What is kept is then decided by a coin, while every step of target and draft runs in full. --out FILE records the table.
 """
 
-import argparse
-from pathlib import Path
 from statistics import median
 
 import torch
-from floors import DEVICE, DTYPE, GPU, free, milliseconds, model, record, sequences
+from floors import DEVICE, DTYPE, GPU, asked, free, milliseconds, model, record, sequences
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lessonlib.decode import batch
@@ -21,7 +19,6 @@ from lessonlib.measure.speedup import speedup
 from lessonlib.pair.graph_step import GraphStep
 from lessonlib.pair.llama_step import LlamaStep
 from lessonlib.pair.step import CachedModel, path, step_of
-from lessonlib.reference import recorded_by
 
 FILLED = 256  # tokens in the cache
 ROWS = (1, 5, 9)  # of a pass: a plain step, and verifying 4 or 8 proposals
@@ -111,7 +108,7 @@ def rounds(found):
     target, draft = list(found.values())[:2]
     costs, drafter, prompt = step_costs(target, draft, KS, prefix=FILLED), ModelDrafter(draft), sequences(1, FILLED)[0]
     prompt = [*prompt[0], *prompt[1]]
-    yield {"part": "rounds", "work": f"c {costs.c:.3f}; v " + ", ".join(f"{K}: {costs.v[K]:.3f}" for K in KS), "rows": 0, "c": costs.c, "v": costs.v, "measured": 0}
+    yield {"part": "rounds", "work": f"c {costs.c:.3f}; v " + ", ".join(f"{K}: {costs.v[K]:.3f}" for K in KS), "rows": 0, "c": costs.c, "v": costs.v}
     decoder = Scripted(target, 0.0)
     tokens = TOKENS if GPU else TOKENS // 3
     for alpha in ALPHAS:
@@ -208,12 +205,7 @@ def line(row):
 
 def main():
     """Run the parts asked for, or all, and record them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"any of {', '.join(PARTS)}; all unless given")
-    parser.add_argument("--out", type=Path, help="the record to add this machine's results to")
-    options = parser.parse_args()
-    if options.out:
-        recorded_by()
+    options = asked(__doc__, PARTS)
     torch.manual_seed(0)
     found, rows = models(), []
     print(f"{machine()}; {versions()}; target: {path(step_of(next(iter(found.values()))))}", flush=True)

@@ -376,14 +376,20 @@ def line(row):
     return f"{start} {row['ms']:>10.2f} {spread:<20} {'' if memory is None else f'{memory:.2f}':>6} {floor:>6}  {row.get('aim', '')}{more}"
 
 
-def main():
-    """Run the parts asked for, or all, and record them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"any of {', '.join(PARTS)}; all unless given")
+def asked(doc, parts):
+    """What the command line asks for: `parts`, and the file to record in or None."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help=f"any of {', '.join(parts)}; all unless given")
     parser.add_argument("--out", type=Path, help="the record to add this machine's results to")
     options = parser.parse_args()
     if options.out:
         recorded_by()  # before the work: it refuses a checkout that nobody could make again
+    return options
+
+
+def main():
+    """Run the parts asked for, or all, and record them."""
+    options = asked(__doc__, PARTS)
     torch.manual_seed(0)
     print(f"{machine()}; {versions()}; {reason(DEVICE)}")
     print(f"{'part':<23} {'work':<52} {'rows':>7} {'ms':>10} {'[low, high]':<20} {'GiB':>6} {'/floor':>6}  aim", flush=True)
