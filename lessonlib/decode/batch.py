@@ -3,6 +3,7 @@
 from time import perf_counter
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from lessonlib.decode.decoder import Decoded, check_decoding, count, cut, end_ids
 from lessonlib.decode.drafter import Sampling
@@ -20,8 +21,7 @@ def decode_batch(target, draft, prompts, K=0, max_new_tokens=128, eos_token_ids=
     """Write on after each of `prompts` (lists of ids) as `Decoder.decode` would after it alone; returns a list of Decoded, one a prompt.
 
     draft: a causal LM, or None with K = 0. samplings: one Sampling a prompt, all greedy or none, each with a generator of its own; greedy unless given.
-    A text that has ended leaves the batch. Where one text nears the end of a model's positions, fewer than K tokens are proposed for all. seconds of a
-    Decoded: until its text had ended. Its steps are the lean ones: on a GPU, where a Decoder's are graphs, a few texts are faster one by one. Raises LessonError as `Decoder.decode` does, and for models that only transformers can run.
+    A text that has ended leaves the batch. seconds of a Decoded: until its text had ended. Its steps are the lean ones: on a GPU, where a Decoder's are graphs, a few texts are faster one by one. Raises LessonError as `Decoder.decode` does, and for models that only transformers can run.
     """
     samplings = [Sampling() for _ in prompts] if samplings is None else samplings
     if len(samplings) != len(prompts) or len({sampling.greedy for sampling in samplings}) > 1:
@@ -36,20 +36,19 @@ def decode_batch(target, draft, prompts, K=0, max_new_tokens=128, eos_token_ids=
     texts, results = [prompt for prompt, *_ in checked], [Decoded(K) for _ in checked]
     if max_new_tokens == 0 or not texts:
         return results
-    longest = checked[0][-1]
     batch = _Batch(target, draft if K else None, texts, samplings)
     start = perf_counter()
     batch.read()
     synchronize(batch.target.device)
     prefill, alive = perf_counter() - start, list(range(len(texts)))
     while alive:
-        room = min(K, max_new_tokens, longest - max(map(len, batch.texts)))
-        kept, written = batch.round(room)
+        limits = [min(K, max_new_tokens - len(results[row].tokens) - 1) for row in alive]
+        kept, written = batch.round(limits)
         ended = []
         for place, row in enumerate(alive):
             result = results[row]
             emitted = cut(written[place], max_new_tokens - len(result.tokens), eos)
-            count(result, room, kept[place], len(emitted))
+            count(result, limits[place], kept[place], len(emitted))
             result.tokens += emitted
             batch.texts[place] += emitted
             if len(result.tokens) == max_new_tokens or emitted[-1] in eos:
@@ -82,30 +81,31 @@ class _Batch:
             for step in filter(None, (self.target, self.draft)):
                 step.run(to_device(ids, step.device), [0] * len(self.texts), last=1)
 
-    def round(self, K):
-        """Propose and verify: (how many are kept, the tokens to be written), a list each, in the order of the texts."""
-        device, starts = self.target.device, [len(text) - 1 for text in self.texts]
+    def round(self, limits):
+        """Propose and verify: (how many are kept, at most its limit, the tokens to be written), a list each, in the order of the texts."""
+        device, starts, K = self.target.device, [len(text) - 1 for text in self.texts], max(limits)
         last = to_device(torch.tensor([text[-1:] for text in self.texts]), device)
-        proposed, draft_probs = self._propose(K) if K else (last[:, :0], None)
-        logits = self.target.run(torch.cat([last, proposed.to(device)], 1), starts)
+        proposed, draft_probs = self._propose(limits) if K else (last[:, :0], None)
+        logits, most = self.target.run(torch.cat([last, proposed.to(device)], 1), starts), to_device(torch.tensor(limits), device)
         if self.greedy:
-            kept, token = accept_greedy(logits.argmax(-1), proposed.to(device))
+            kept, token = accept_greedy(logits.argmax(-1), proposed.to(device), most)
         else:
             probs = torch.stack([sampling.probabilities(own) for sampling, own in zip(self.samplings, logits)])
-            kept, token = accept(probs, draft_probs if draft_probs is None else draft_probs.to(device), proposed.to(device), self._uniforms(K + 1, device))
+            coins = self._uniforms([limit + 1 for limit in limits], device)
+            kept, token = accept(probs, draft_probs if draft_probs is None else draft_probs.to(device), proposed.to(device), coins, most)
         self.begun = True
         rows = torch.cat([kept[:, None], token[:, None], proposed.to(device)], 1).tolist()  # the round's only wait for the device
         return [kept for kept, *_ in rows], [tokens[:kept] + [token] for kept, token, *tokens in rows]
 
-    def _propose(self, K):
+    def _propose(self, limits):
         """(tokens [B, K], the distributions they were drawn from [B, K, V] or None). A text lacks one token in the draft's cache, or two after a block
         that was wholly kept; all of them read two, which for the others writes once more what is there."""
         device, width = self.draft.device, 2 if self.begun else 1
         unread = to_device(torch.tensor([text[-width:] for text in self.texts]), device)
         starts = [len(text) - width for text in self.texts]
-        uniforms = None if self.greedy else self._uniforms(K, device)
+        uniforms = None if self.greedy else self._uniforms(limits, device)
         tokens, probs = [], []
-        for i in range(K):
+        for i in range(max(limits)):
             logits = self.draft.run(unread, starts, last=1)[:, 0]
             starts = [start + unread.shape[1] for start in starts]
             if self.greedy:
@@ -116,5 +116,6 @@ class _Batch:
             tokens.append(unread)
         return torch.cat(tokens, 1), torch.stack(probs, 1) if probs else None
 
-    def _uniforms(self, n, device):
-        return torch.stack([sampling.uniforms(n, device) for sampling in self.samplings])
+    def _uniforms(self, counts, device):
+        """As many of each text's own chance as it would take alone, padded [B, most] with what nothing is decided by."""
+        return pad_sequence([sampling.uniforms(n, device) for n, sampling in zip(counts, self.samplings)], batch_first=True)

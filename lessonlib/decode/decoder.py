@@ -1,6 +1,5 @@
 """Speculative decoding: a drafter proposes K tokens, the target verifies them in one pass, a rule keeps what the target would have written."""
 
-import math
 from dataclasses import dataclass, field
 from operator import index
 from time import perf_counter
@@ -12,7 +11,7 @@ from lessonlib.decode.rule import accept, accept_greedy
 from lessonlib.decode.warp import check_sampling, is_whole
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
-from lessonlib.pair.step import check_fits, check_length, context_length, step_of, synchronize
+from lessonlib.pair.step import check_fits, check_length, step_of, synchronize
 from lessonlib.pair.tokenizer_check import check_pair
 
 
@@ -99,7 +98,7 @@ def count(result, proposed, kept, emitted):
 
 
 def check_decoding(model, prompt_ids, K, max_new_tokens, drafter, longest, sampling):
-    """The prompt as a list, K and max_new_tokens as ints, and how long a text the models can read; LessonError where these cannot work.
+    """The prompt as a list, K and max_new_tokens as ints; LessonError where these cannot work.
 
     longest: the most tokens that the drafter can read, or None.
     """
@@ -115,9 +114,8 @@ def check_decoding(model, prompt_ids, K, max_new_tokens, drafter, longest, sampl
     except (TypeError, ValueError) as error:
         raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from error
     check_fits(model, prompt, max_new_tokens)
-    longest = longest if K else None
-    check_length(len(prompt), max_new_tokens, longest, "draft")
-    return prompt, int(K), int(max_new_tokens), min((n for n in (context_length(model), longest) if n is not None), default=math.inf)
+    check_length(len(prompt), max_new_tokens, longest if K else None, "draft")
+    return prompt, int(K), int(max_new_tokens)
 
 
 class Decoder:
@@ -137,7 +135,7 @@ class Decoder:
         sampling = sampling or Sampling()
         eos = end_ids(eos_token_ids)
         policy, K = (K, K.most) if hasattr(K, "most") else (None, K)
-        prompt, K, max_new_tokens, longest = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
+        prompt, K, max_new_tokens = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
         drafter = drafter if K else None
         result = Decoded(K)
         if max_new_tokens == 0:
@@ -151,8 +149,8 @@ class Decoder:
         result.prefill_seconds = perf_counter() - start
         text, last = list(prompt), to_device(torch.tensor(prompt[-1:]), self.step.device)
         while True:
-            # more than could ever be kept, or than the models have positions for, are not proposed
-            room = min(K if policy is None else policy.choose(), max_new_tokens, longest - len(text))
+            # no more than can be written: the last token of a text is always the target's own
+            room = min(K if policy is None else policy.choose(), max_new_tokens - len(result.tokens) - 1)
             block = self._propose(drafter, room) if room else None
             written, kept, last, logits = self._round(last, block, sampling)
             emitted = cut(written, max_new_tokens - len(result.tokens), eos)

@@ -88,7 +88,8 @@ def test_a_draft_that_is_never_right_measures_the_slow_down_that_is_predicted(ti
     found = sweep(target, draft, PROMPTS, (3,), 40, show=False)
     row = found.rows[1]
     assert row.counts.per_tested < 0.1 and row.identical == 3
-    assert row.speedup == pytest.approx(row.counts.tokens_per_round / (3 * 0.3 + 1.3), rel=1e-6)
+    steps = row.counts.rounds + sum(row.counts.proposed) * (0.3 + 0.1)  # a proposal costs a draft's step and a row more of the pass
+    assert row.speedup == pytest.approx(len(row.counts.tokens) / steps, rel=1e-6)
     assert found.best is row  # the best of those with proposals, even where plain decoding is better
     assert row.speedup < 0.6 and row.speedup.low <= row.speedup <= row.speedup.high
     assert row.predicted == pytest.approx(row.speedup, rel=0.05)
@@ -161,8 +162,9 @@ def test_a_drafter_that_is_no_model_costs_what_its_proposals_take(timed):
     found = sweep(target, drafter, PROMPTS, (2,), 15, show=False)
     assert found.costs.draft_seconds == pytest.approx(DRAFT) and found.costs.c == pytest.approx(0.3)
     row = found.rows[1]
-    assert row.counts.accepted == [0, 0] and row.counts.tested == [45, 0] and row.identical == 3
-    assert row.predicted == pytest.approx(1 / (2 * 0.3 + 1.2)) == row.speedup
+    assert row.counts.accepted == [0, 0] and row.counts.tested == [42, 0] and row.counts.proposed == [42, 39] and row.identical == 3
+    assert row.predicted == pytest.approx(1 / (2 * 0.3 + 1.2))
+    assert row.speedup == pytest.approx(15 / (13 * 1.8 + (0.3 + 1.1) + 1))  # the last two rounds of a text propose one token, and none
 
 
 def test_only_the_proposals_of_a_drafter_are_timed_and_never_past_its_longest_text(timed, monkeypatch):
