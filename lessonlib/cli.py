@@ -149,7 +149,8 @@ def add_say(steps):
 
 
 def add_sampling(step):
-    """How tokens are chosen."""
+    """How tokens are chosen, and in which number format the weights are."""
+    step.add_argument("--dtype", choices=("float32", "bfloat16"), help="the weights' number format (default: the preset's); bfloat16 halves what a step reads, float32 is exact to the token")
     step.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     step.add_argument("--top-k", type=int)
     step.add_argument("--top-p", type=float)

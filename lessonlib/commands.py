@@ -19,6 +19,8 @@ def lesson_of(options):
         raise LessonError(f"--sweep-k cannot be {','.join(map(str, sizes['sweep_k']))}; give 1 or more, plain decoding is always beside them.")
     if "train_steps" in sizes:
         sizes["separate_steps"] = sizes["train_steps"]
+    if getattr(options, "dtype", None):
+        sizes["dtype"] = getattr(torch, options.dtype)
     chosen = replace(chosen, **sizes)
     print(chosen, flush=True)
     return Lesson(chosen, options.folder, getattr(options, "field", "prompt"))

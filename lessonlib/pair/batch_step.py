@@ -4,9 +4,11 @@ import torch
 import torch.nn.functional as F
 
 from lessonlib.errors import LessonError
+from lessonlib.kernels.copies import to_device
 from lessonlib.pair.llama import project, rotary_table, rotated, run_layers, why_not
 
 ROOM = 256  # tokens a text that the cache has room for at first; it doubles when they are used up
+FEW = 16  # tokens a text up to which a pass on a GPU is a captured graph: a step's or a verifying pass's, not a prompt's
 
 
 class BatchStep:
@@ -22,13 +24,13 @@ class BatchStep:
         self.model, self.device, self.texts = model, model.lm_head.weight.device, texts
         self.heads, self.groups = model.config.num_key_value_heads, model.config.num_attention_heads // model.config.num_key_value_heads
         self.width = model.model.layers[0].self_attn.head_dim
-        self.cache = None
+        self.cache, self.graphs, self.captures = None, {}, self.device.type == "cuda"
 
     def keep(self, rows):
         """Go on with the texts at these places (list of ints) alone, in this order."""
         self.texts = len(rows)
         if self.cache is not None:
-            self.cache = self.cache[:, :, rows].contiguous()
+            self.cache, self.graphs = self.cache[:, :, rows].contiguous(), {}
 
     def _reserve(self, length):
         room = 0 if self.cache is None else self.cache.shape[3]
@@ -41,16 +43,21 @@ class BatchStep:
         if self.cache is not None:
             cache[:, :, :, :self.cache.shape[3]] = self.cache
         self.cos, self.sin = rotary_table(self.model, torch.arange(room, device=self.device))
-        self.cache = cache
+        self.cache, self.graphs = cache, {}
 
     @torch.inference_mode()
     def run(self, ids, starts, last=None):
         """Read ids [B, n], text b's from position starts[b] (list of ints) on; returns logits [B, n, V], or [B, last, V] of the last ones only."""
-        texts, n = ids.shape
-        end = max(starts) + n
+        end = max(starts) + ids.shape[1]
         self._reserve(end)
+        starts = to_device(torch.tensor(starts), self.device)
+        return self._replay(ids, starts, last) if self.captures and ids.shape[1] <= FEW else self._read(ids, starts, end, last)
+
+    def _read(self, ids, starts, end, last):
+        """The pass itself; it looks at the first `end` places of the cache."""
+        texts, n = ids.shape
         rows = torch.arange(texts, device=self.device)[:, None]
-        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(n, device=self.device)
+        positions = starts[:, None] + torch.arange(n, device=self.device)
         cos, sin = self.cos[positions], self.sin[positions]
         # the query heads of a group share their keys as more rows
         mask = (torch.arange(end, device=self.device) <= positions[:, :, None])[:, None].repeat(1, 1, self.groups, 1)
@@ -64,3 +71,25 @@ class BatchStep:
 
         hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend)
         return project(self.model.lm_head, hidden if last is None else hidden[:, -last:])
+
+    def _replay(self, ids, starts, last):
+        """The pass as a captured graph, one for each shape, which looks at all of the cache: a GPU is told of it once and not of its thousand operations."""
+        shape = (*ids.shape, last)
+        if shape not in self.graphs:
+            self.graphs[shape] = self._capture(ids.clone(), starts, last)
+        graph, own_ids, own_starts, logits = self.graphs[shape]
+        own_ids.copy_(ids)
+        own_starts.copy_(starts)
+        graph.replay()
+        return logits.clone()
+
+    def _capture(self, ids, starts, last):
+        room, stream = self.cache.shape[3], torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self._read(ids, starts, room, last)  # what the first pass of a shape sets up cannot be captured; it writes what will be written again
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            logits = self._read(ids, starts, room, last)
+        return graph, ids, starts, logits

@@ -8,13 +8,15 @@ from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.errors import LessonError
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # on a GPU the passes are captured graphs
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [12, 13], [1, 2, 3]]
 
 
 @pytest.fixture(scope="module")
 def pair(tiny):
     target = tiny.llama(layers=3, scale=3.0)
-    return target, {"good": tiny.disturbed(target, 0.1), "poor": tiny.cut(target), "itself": target}
+    drafts = {"good": tiny.disturbed(target, 0.1), "poor": tiny.cut(target), "itself": target}
+    return target.to(DEVICE), {name: draft.to(DEVICE) for name, draft in drafts.items()}
 
 
 def alone(target, draft, K, new, eos, samplings):
@@ -59,8 +61,8 @@ def test_texts_end_at_the_last_position(tiny):
 
 def test_a_long_text_outgrows_the_cache(tiny, monkeypatch):
     monkeypatch.setattr("lessonlib.pair.batch_step.ROOM", 8)
-    target = tiny.llama(layers=2, scale=3.0)
-    found = decode_batch(target, tiny.disturbed(target, 0.1), [[1, 2], [3] * 30], 3, 50)
+    target = tiny.llama(layers=2, scale=3.0).to(DEVICE)
+    found = decode_batch(target, tiny.disturbed(target, 0.1).to(DEVICE), [[1, 2], [3] * 30], 3, 50)
     assert [row.tokens for row in found] == [Decoder(target).decode(prompt, 0, 50).tokens for prompt in ([1, 2], [3] * 30)]
 
 
