@@ -164,10 +164,10 @@ def batches(found):
     new, chance = TOKENS if GPU else TOKENS // 4, torch.Generator(DEVICE).manual_seed(0)
     greedy = batch.accept_greedy
 
-    def by_coin(target_tokens, draft_tokens):
-        kept, token = greedy(target_tokens, draft_tokens)
+    def by_coin(target_tokens, draft_tokens, limits):
+        kept, token = greedy(target_tokens, draft_tokens, limits)
         coins = torch.rand(draft_tokens.shape, generator=chance, device=DEVICE) < 0.8
-        return coins.long().cumprod(-1).sum(-1) + 0 * kept, token
+        return torch.minimum(coins.long().cumprod(-1).sum(-1), limits) + 0 * kept, token
 
     batch.accept_greedy = by_coin
     try:
