@@ -1,5 +1,7 @@
 """Speculative decoding: a drafter proposes K tokens, the target verifies them in one pass, a rule keeps what the target would have written."""
 
+import math
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from operator import index
 from time import perf_counter
@@ -8,11 +10,13 @@ import torch
 
 from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.decode.rule import accept, accept_greedy
+from lessonlib.decode.tree import accept_tree, accept_tree_greedy
 from lessonlib.decode.warp import check_sampling, is_whole
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
-from lessonlib.pair.step import check_fits, check_length, step_of, synchronize
+from lessonlib.pair.step import check_fits, check_length, context_length, step_of, synchronize
 from lessonlib.pair.tokenizer_check import check_pair
+from lessonlib.pair.tree import tree_of
 
 
 @dataclass
@@ -75,8 +79,20 @@ def _ratio(part, whole):
 
 
 def end_ids(eos_token_ids):
-    """The set of ids that end a text, from one id, several, or None."""
-    return {int(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
+    """The set of ids that end a text, from one id, several, or None; LessonError for what is no id."""
+    try:
+        return {index(token) for token in ([eos_token_ids] if is_whole(eos_token_ids) else () if eos_token_ids is None else eos_token_ids)}
+    except TypeError:
+        raise LessonError(f"the ids that end a text cannot be {eos_token_ids!r}; give one whole number or a list of them.") from None
+
+
+def check_numbers(logits, draft_probs=None):
+    """Whether a round's numbers are none (bool [], on the device): a NaN among the target's logits or the draft's odds would be written as some token."""
+    broken = logits.amax(-1).isnan().any()
+    return broken if draft_probs is None else broken | draft_probs.to(logits.device).amax(-1).isnan().any()
+
+
+BROKEN = "the target's logits, or the draft's odds, are not numbers (NaN) at some token; load the models again, or take a wider number format."
 
 
 def cut(written, room, eos):
@@ -98,7 +114,7 @@ def count(result, proposed, kept, emitted):
 
 
 def check_decoding(model, prompt_ids, K, max_new_tokens, drafter, longest, sampling):
-    """The prompt as a list, K and max_new_tokens as ints; LessonError where these cannot work.
+    """The prompt as a list, K and max_new_tokens as ints, and how long a text the models can read; LessonError where these cannot work.
 
     longest: the most tokens that the drafter can read, or None.
     """
@@ -110,12 +126,15 @@ def check_decoding(model, prompt_ids, K, max_new_tokens, drafter, longest, sampl
         raise LessonError(f"max_new_tokens cannot be {max_new_tokens}; give a whole number, 0 or more.")
     check_sampling(sampling.temperature, sampling.top_k, sampling.top_p)
     try:
+        if isinstance(prompt_ids, (Set, Mapping)):  # which have no order
+            raise TypeError
         prompt = [index(token) for token in prompt_ids]
     except (TypeError, ValueError) as error:
         raise LessonError("the prompt is not a flat list of token ids; encode one text with the model's own tokenizer.") from error
     check_fits(model, prompt, max_new_tokens)
-    check_length(len(prompt), max_new_tokens, longest if K else None, "draft")
-    return prompt, int(K), int(max_new_tokens)
+    longest = longest if K else None
+    check_length(len(prompt), max_new_tokens, longest, "draft")
+    return prompt, int(K), int(max_new_tokens), min((n for n in (context_length(model), longest) if n is not None), default=math.inf)
 
 
 class Decoder:
@@ -135,54 +154,72 @@ class Decoder:
         sampling = sampling or Sampling()
         eos = end_ids(eos_token_ids)
         policy, K = (K, K.most) if hasattr(K, "most") else (None, K)
-        prompt, K, max_new_tokens = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
+        prompt, K, max_new_tokens, longest = check_decoding(self.step.model, prompt_ids, K, max_new_tokens, drafter, getattr(drafter, "longest", None), sampling)
         drafter = drafter if K else None
         result = Decoded(K)
         if max_new_tokens == 0:
             return result
         start = perf_counter()
+        taps = getattr(drafter, "taps", ())
+        self.step.tap(taps)
         self.step.reset()
         self.step.read(prompt[:-1])  # the last prompt token is read with the first block, as every later block starts
         if drafter is not None:
-            drafter.reset(prompt, sampling)
+            drafter.reset(prompt, sampling, *([self._features(len(prompt) - 1)] if taps else []))
         synchronize(self.step.device)
         result.prefill_seconds = perf_counter() - start
         text, last = list(prompt), to_device(torch.tensor(prompt[-1:]), self.step.device)
         while True:
-            # no more than can be written: the last token of a text is always the target's own
-            room = min(K if policy is None else policy.choose(), max_new_tokens - len(result.tokens) - 1)
-            block = self._propose(drafter, room) if room else None
-            written, kept, last, logits = self._round(last, block, sampling)
+            # K in every round; only more than could ever be kept, or than the models have positions for, are not proposed
+            room = min(K if policy is None else policy.choose(), max_new_tokens, longest - len(text))
+            block, deepest = self._propose(drafter, room) if room else (None, 0)
+            written, rows, last, logits = self._round(last, block, sampling)
+            kept = len(rows) - 1
             emitted = cut(written, max_new_tokens - len(result.tokens), eos)
-            count(result, room, kept, len(emitted))
+            count(result, deepest, kept, len(emitted))
             if policy is not None:
-                policy.learn(min(room, len(emitted)), min(kept, len(emitted)))
+                policy.learn(min(deepest, len(emitted)), min(kept, len(emitted)))
             if on_round is not None:
-                on_round(list(text), block, kept, emitted, logits)
+                on_round(list(text), block, kept, list(emitted), logits)
             result.tokens += emitted
             text += emitted
             if len(result.tokens) == max_new_tokens or emitted[-1] in eos:
                 result.seconds = perf_counter() - start - result.prefill_seconds
                 return result
-            self.step.rollback(len(text) - 1)
+            features = self.step.features[to_device(torch.tensor(rows), self.step.device)] if taps else None
+            self.step.keep(rows)
             if drafter is not None:
-                drafter.observe(emitted)
+                drafter.observe(emitted, *([features] if taps else []))
+
+    def _features(self, count):
+        """A copy of the hidden states [count, taps * width] of the prompt's tokens; of none, for a prompt of one, nothing was read."""
+        head, width = self.step.model.lm_head.weight, len(self.step.taps) * self.step.model.config.hidden_size
+        return self.step.features[-count:].clone() if count else head.new_empty(0, width)
 
     @staticmethod
     def _propose(drafter, K):
+        """(the drafter's Block, None where it is empty; how many of its tokens can be kept at most)."""
         block = drafter.propose(K)
-        if len(block.tokens) != K:
-            raise LessonError(f"the drafter proposed {len(block.tokens)} tokens where {K} were asked for; make its propose(K) return exactly K.")
-        return block
+        count, rows = len(block.tokens), len(block.tokens) + (block.parents is not None)
+        if block.tokens.ndim != 1 or (block.parents is not None and len(block.parents) != count) or (block.probs is not None and len(block.probs) != rows):
+            raise LessonError(f"the drafter's {count} tokens and the odds or parents beside them are not as many; make its propose(K) return a whole Block.")
+        deepest = count if block.parents is None else tree_of(tuple(block.parents)).deepest
+        if deepest > K:
+            raise LessonError(f"the drafter proposed {deepest} tokens, one after another, where {K} were asked for; make its propose(K) return no more than K.")
+        return (block, deepest) if deepest else (None, 0)
 
     def _round(self, last, block, sampling):
-        """One verifying pass over the last token [1] and the block: (tokens written, proposals kept, the new last token [1], logits [K+1, V])."""
+        """One verifying pass over the last token [1] and the block: (tokens written, the pass's rows that they follow, the new last token [1], logits [M+1, V])."""
         proposed = last[:0] if block is None else block.tokens.to(self.step.device)
-        logits = self.step.run(torch.cat([last, proposed]))
-        kept, last = self._accept(logits, block, proposed, sampling)
+        tree = None if block is None or block.parents is None else tree_of(tuple(block.parents))
+        logits = self.step.run(torch.cat([last, proposed]), tree=tree)
+        row, last = self._accept(logits, block, proposed, sampling) if tree is None else self._accept_tree(logits, block, proposed, tree.on(logits.device), sampling)
         # the round's only wait for the device
-        kept, token, *tokens = torch.cat([kept[None], last, proposed]).tolist()
-        return tokens[:kept] + [token], kept, last, logits
+        broken, row, token, *tokens = torch.cat([check_numbers(logits, block and block.probs)[None], row[None], last, proposed]).tolist()
+        if broken:
+            raise LessonError(BROKEN)
+        rows = list(range(row + 1)) if tree is None else list(tree.path[row])
+        return [tokens[row - 1] for row in rows[1:]] + [token], rows, last, logits
 
     def _accept(self, logits, block, proposed, sampling):
         """How many proposals [K] are kept, and the token [1] that is written after them, both still on the device."""
@@ -193,6 +230,15 @@ class Decoder:
             uniforms = sampling.uniforms(len(proposed) + 1, logits.device)
             kept, token = accept(sampling.probabilities(logits), draft_probs, proposed, uniforms)
         return kept, token[None]
+
+    def _accept_tree(self, logits, block, proposed, shape, sampling):
+        """The row of the deepest kept proposal [], and the token [1] that is written after it, both still on the device."""
+        if sampling.greedy:
+            row, token = accept_tree_greedy(logits.argmax(-1), proposed, shape)
+        else:
+            draft_probs = None if block.probs is None else block.probs.to(logits.device)
+            row, token = accept_tree(sampling.probabilities(logits), draft_probs, proposed, shape, sampling.uniforms(len(proposed) + 1, logits.device))
+        return row, token[None]
 
 
 def as_drafter(draft, target):

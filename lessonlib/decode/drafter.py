@@ -37,26 +37,34 @@ class Sampling:
 
 @dataclass
 class Block:
-    """A proposal: tokens [K]; probs [K, V], the exact distribution each token was drawn from, or None where each is its argmax."""
+    """A proposal: tokens [M]; probs, the exact distributions that they were drawn from, or None where they were chosen without chance.
+
+    parents: None where each token follows the one before it, and probs are then [M, V]. Or a tuple that says of each token which row it stands on,
+    0 for the text's last token and i + 1 for proposal i, parents first; probs are then [M + 1, V], of each row the distribution that the
+    tokens on it were drawn from, one after another and without replacement. No two tokens on one row are alike.
+    """
 
     tokens: torch.Tensor
     probs: torch.Tensor | None = None
+    parents: tuple | None = None
 
 
 class Drafter(Protocol):
     """Anything that proposes tokens for the target to verify. It is told what was written and never asked to be right.
 
-    One that cannot read texts of any length has an attribute `longest`: the most tokens, proposals included.
+    One that cannot read texts of any length has an attribute `longest`: the most tokens, proposals included. One that goes by the target's hidden
+    states has `taps`, the layers behind which it wants them, counted from 1 and rising; it is then handed `features` [n, taps * width] as well.
     """
 
     def reset(self, prompt_ids, sampling):
-        """Start a new text: prompt_ids is a list of token ids; sampling says how proposals are to be drawn."""
+        """Start a new text: prompt_ids is a list of token ids; sampling says how proposals are to be drawn. features: of all its tokens but the last."""
 
     def propose(self, K):
-        """Propose exactly K >= 1 tokens to follow the text so far, as a Block."""
+        """Propose up to K >= 1 tokens to follow the text so far, or a tree no deeper than K, as a Block."""
 
     def observe(self, tokens):
-        """Learn which tokens (list of ids) the round added to the text: the kept proposals and the target's own token."""
+        """Learn which tokens (list of ids) the round added to the text: the kept proposals and the target's own token. features: of as many
+        tokens, from the one that was the text's last to the last kept proposal."""
 
 
 class ModelDrafter:

@@ -13,24 +13,22 @@ def keep_probability(target_probs, draft_probs):
     return torch.minimum(target_probs, draft_probs).sum(-1)
 
 
-def accept_greedy(target_tokens, draft_tokens, limits=None):
+def accept_greedy(target_tokens, draft_tokens):
     """Keep proposals while they equal the target's own choice; the target's next choice follows them.
 
-    target_tokens: [..., K+1], the target's argmax after each prefix; draft_tokens: [..., K]; limits: [...], how many of a row's proposals count, all unless given.
+    target_tokens: [..., K+1], the target's argmax after each prefix; draft_tokens: [..., K].
     Returns (kept [...], next_token [...]): how many proposals are kept and the token written after them. Built in notebook 00.
     """
     kept = (draft_tokens == target_tokens[..., :-1]).long().cumprod(-1).sum(-1)
-    kept = kept if limits is None else torch.minimum(kept, limits)
     return kept, target_tokens.gather(-1, kept[..., None])[..., 0]
 
 
-def accept(target_probs, draft_probs, draft_tokens, uniforms, limits=None):
+def accept(target_probs, draft_probs, draft_tokens, uniforms):
     """Keep each proposal x with probability min(1, p(x)/q(x)); at the first rejection draw from the residual, at none from the bonus row.
 
     target_probs: [..., K+1, V], p after each prefix of the block. draft_probs: [..., K, V], the exact distribution each proposal was
     drawn from, or None where the draft proposed its argmax (a distribution with all its mass on that token). draft_tokens: [..., K].
-    uniforms: [..., K+1] in [0, 1): K coins and one for the resampled or bonus token. limits: [...], how many n of a row's proposals count, all K
-    unless given; its last uniform is then number n + 1. Returns (kept [...], next_token [...]).
+    uniforms: [..., K+1] in [0, 1): K coins and one for the resampled or bonus token. Returns (kept [...], next_token [...]).
     The written tokens have exactly the target's distribution. Source: Leviathan et al. 2023, appendix A.1. Built in notebook 08.
     """
     K = draft_tokens.shape[-1]
@@ -41,13 +39,11 @@ def accept(target_probs, draft_probs, draft_tokens, uniforms, limits=None):
         q_proposed = draft_probs.gather(-1, draft_tokens[..., None])[..., 0]
     # u < p/q, written without the division so that q = 0 needs no special case; in float64, where a coin never rounds up to 1
     kept = (uniforms[..., :K].double() * q_proposed < p_proposed).long().cumprod(-1).sum(-1)
-    kept = kept if limits is None else torch.minimum(kept, limits)
 
     V = target_probs.shape[-1]
     p_next = target_probs.gather(-2, kept[..., None, None].expand(*kept.shape, 1, V))[..., 0, :]
-    last = uniforms[..., K] if limits is None else uniforms.gather(-1, limits[..., None])[..., 0]
     if K == 0:
-        return kept, draw(p_next, last)
+        return kept, draw(p_next, uniforms[..., K])
     rejected = kept.clamp_max(K - 1)[..., None]
     if draft_probs is None:
         residual = p_next.scatter(-1, draft_tokens.gather(-1, rejected), 0.0)
@@ -55,5 +51,5 @@ def accept(target_probs, draft_probs, draft_tokens, uniforms, limits=None):
         q_next = draft_probs.gather(-2, rejected[..., None].expand(*kept.shape, 1, V))[..., 0, :]
         residual = (p_next - q_next).clamp_min(0)
     # p = q to the last digit leaves an empty residual: such a rejection has probability 0, p itself is the limit
-    use_target = (kept == (K if limits is None else limits)) | (residual.sum(-1) <= 0)
-    return kept, draw(torch.where(use_target[..., None], p_next, residual), last)
+    use_target = (kept == K) | (residual.sum(-1) <= 0)
+    return kept, draw(torch.where(use_target[..., None], p_next, residual), uniforms[..., K])

@@ -1,7 +1,7 @@
 """Attention of a few new rows to a cache of keys and values: rotation, writing to the cache and attending in one kernel.
 
 Each key head's programs share out the tokens that are cached, in pieces of equal length whatever the length of the text; the last piece has the new
-rows as well, whose keys it rotates and writes to the cache. The last program of a head to finish merges the pieces by their maxima and sums. How
+rows as well, whose keys it rotates and writes to the cache. They may be a chain or a tree: who sees whom is read from memory. The last program of a head to finish merges the pieces by their maxima and sums. How
 long the text is and how many rows are new is read from memory, which lets one captured CUDA graph serve every step of a text.
 """
 
@@ -16,10 +16,10 @@ KEYS = 64  # cached tokens a step of the loop, of two bytes a number; half as ma
 PIECES = 4  # programs a key head: more take longer to merge than they save up to a thousand tokens
 
 
-def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scratch, norms=None, eps=0.0):
-    """out[:n] = attention of the rows qkv[:n] to start[0] cached tokens and to each other, causally; cache[:, start:start + n] becomes their keys and values.
+def cached_attention(qkv, cos, sin, cache, start, count, shape, scale, groups, out, scratch, norms=None, eps=0.0):
+    """out[:n] = attention of the rows qkv[:n] to start[0] cached tokens and to those of each other that they stand on; cache[:, start:start + n] becomes their keys and values.
 
-    qkv [ROWS, (groups + 2) * key heads * width]: queries, keys, values, not rotated; cos, sin [room, width] as `lessonlib.pair.llama` has them;
+    shape: int32 [2, ROWS], each row's depth, which is its place behind the cached tokens, and the rows it sees, a bit each; qkv [ROWS, (groups + 2) * key heads * width]: queries, keys, values, not rotated; cos, sin [room, width] as `lessonlib.pair.llama` has them;
     cache [2, room, key heads, width]; norms: the RMSNorm weights [width] of queries and keys, with their eps. out [ROWS, groups * key heads * width].
     """
     heads, width = cache.shape[2:]
@@ -27,7 +27,7 @@ def cached_attention(qkv, cos, sin, cache, start, count, scale, groups, out, scr
     rows = ROWS * triton.next_power_of_2(groups)
     q_norm, k_norm = norms or (cos, cos)
     early = capability(qkv.device) >= 9
-    _attend[(heads, PIECES)](qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, scratch.sums, scratch.arrived, heads, cache.stride(0), groups,
+    _attend[(heads, PIECES)](qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, shape, scale, out, scratch.sums, scratch.arrived, heads, cache.stride(0), groups,
                              triton.next_power_of_2(groups), width, half, ROWS, KEYS * 2 // cache.itemsize, PIECES, norms is not None, _stages(qkv.device), early, num_warps=8 if rows * half >= 8192 else 4,
                              **({"launch_pdl": True} if early else {}))
     return out
@@ -74,7 +74,7 @@ def _merged(highest, total, a, b, scores, values_a, values_b):
 
 
 @triton.jit
-def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out, sums, arrived, heads, plane, groups, GROUPS: tl.constexpr,
+def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, shape, scale, out, sums, arrived, heads, plane, groups, GROUPS: tl.constexpr,
             WIDTH: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, PIECES: tl.constexpr, NORM: tl.constexpr, STAGES: tl.constexpr, EARLY: tl.constexpr):
     if EARLY:
         gdc_wait()
@@ -83,13 +83,14 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
     R: tl.constexpr = ROWS * GROUPS
     MIDDLE: tl.constexpr = WIDTH // 2
     start, count = tl.load(start), tl.load(count)
+    depths, bits = shape, shape + ROWS
     stride = (groups + 2) * heads * WIDTH
     r, lane = tl.arange(0, R), tl.arange(0, HALF)
     row, query = r // GROUPS, head * groups + r % GROUPS
     live, inside = (row < count) & (r % GROUPS < groups), lane < MIDDLE
     mask = live[:, None] & inside[None, :]
     qa, qb = _halves(qkv + row[:, None] * stride + query[:, None] * WIDTH + lane[None, :], mask, q_norm, eps, WIDTH, HALF, NORM)
-    qa, qb = _rotated(qa, qb, cos, sin, (start + row)[:, None] * WIDTH + lane[None, :], mask, MIDDLE)
+    qa, qb = _rotated(qa, qb, cos, sin, (start + tl.load(depths + row))[:, None] * WIDTH + lane[None, :], mask, MIDDLE)
     dtype = cache.dtype.element_ty
     qa, qb = qa.to(dtype), qb.to(dtype)
     per = scale * 1.4426950408889634  # scores in powers of 2
@@ -112,7 +113,7 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
         fresh = (new < count)[:, None] & inside[None, :]
         source = qkv + new[:, None] * stride + (groups * heads + head) * WIDTH + lane[None, :]
         ka, kb = _halves(source, fresh, k_norm, eps, WIDTH, HALF, NORM)
-        ka, kb = _rotated(ka, kb, cos, sin, (start + new)[:, None] * WIDTH + lane[None, :], fresh, MIDDLE)
+        ka, kb = _rotated(ka, kb, cos, sin, (start + tl.load(depths + new))[:, None] * WIDTH + lane[None, :], fresh, MIDDLE)
         ka, kb = ka.to(dtype), kb.to(dtype)
         va = tl.load(source + heads * WIDTH, mask=fresh, other=0.0).to(dtype)
         vb = tl.load(source + heads * WIDTH + MIDDLE, mask=fresh, other=0.0).to(dtype)
@@ -123,7 +124,8 @@ def _attend(qkv, cos, sin, q_norm, k_norm, eps, cache, start, count, scale, out,
         tl.store(slot + plane + MIDDLE, vb, mask=fresh)
         own = tl.dot(qa, tl.trans(ka), input_precision="ieee")
         own = tl.dot(qb, tl.trans(kb), own, input_precision="ieee") * per
-        own = tl.where((new[None, :] <= row[:, None]) & (new < count)[None, :], own, -float("inf"))
+        seen = (tl.load(bits + row)[:, None] >> new[None, :]) & 1
+        own = tl.where((seen != 0) & (new < count)[None, :], own, -float("inf"))
         highest, total, a, b = _merged(highest, total, a, b, own, va, vb)
 
     cell = r[:, None] * HALF + lane[None, :]

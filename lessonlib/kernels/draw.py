@@ -15,4 +15,5 @@ def draw(weights, uniforms):
     total = cdf[..., -1:]
     # a number that was rounded up to 1 on its way here (to fp32, say) would name an entry past the last positive one
     point = torch.minimum(uniforms[..., None].double() * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cdf, point, right=True)[..., 0]
+    # weights that are no numbers name an entry all the same: whoever looks at them finds out later, on a device where nobody can wait for it
+    return torch.searchsorted(cdf, point, right=True)[..., 0].clamp_max(weights.shape[-1] - 1)

@@ -7,7 +7,7 @@ from lessonlib.measure.speedup import speedup
 
 OPINION = 2.0  # proposals tested that a first opinion, and one that has rested, counts for: a few rounds outweigh it
 MEMORY, LATELY = 0.998, 0.97  # of each earlier test when one more is counted: five hundred or so decide, since where all K are nearly as fast, few let chance pick
-CHANGE = 3.0  # standard errors between those and the last thirty or so, beyond which the text has changed and the last alone count
+CHANGE = 3.0  # standard errors of a mean of as many as LATELY remembers, beyond which the text has changed and the last tests alone count
 REST, LONGEST_REST = 256, 4096  # rounds without a proposal before some are tried again; twice as many after each try in vain
 TRIES = 8  # proposals tested before it rests, so that one that was unlucky does not decide
 
@@ -31,7 +31,7 @@ class AdaptiveK:
 
     @property
     def alpha(self):
-        """The share kept of the proposals tested so far, or since the text has changed."""
+        """The share kept of the last five hundred or so proposals tested, or of those since the text has changed."""
         return self._kept / self._tested
 
     def choose(self):

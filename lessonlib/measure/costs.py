@@ -7,6 +7,7 @@ from time import perf_counter
 import torch
 
 from lessonlib.decode.drafter import Sampling
+from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
 from lessonlib.pair.step import context_length, path, step_of, synchronize
 
@@ -53,7 +54,7 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
 
     Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft: a causal LM or a Drafter around
     one, whose step is timed; any other Drafter, whose propose(1) is timed, greedily; or None (c is 0 then). The prefix is shortened where
-    one of them has too few positions for it.
+    one of them has too few positions for it; LessonError where they are too few for a pass.
     """
     draft = getattr(getattr(draft, "step", None), "model", draft)
     steps = {"target": step_of(target)}
@@ -66,6 +67,9 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
         longest.append(context_length(draft))
     widths, turns = sorted({1, *(K + 1 for K in Ks)}), repeats + 2  # two turns of warm-up
     jobs = [("target", n) for n in widths] + [(name, 1) for name in steps if name == "draft"]
+    for n in longest:
+        if n is not None and widths[-1] > n:
+            raise LessonError(f"a pass over {widths[-1]:,} tokens cannot be timed with a model of {n:,} positions; take a smaller K.")
     room = max(widths[-1], turns)  # a pass is taken back, but a drafter's text grows by a token a turn
     prefix = max(0, min([prefix, *(n - room for n in longest if n is not None)]))
     text = [token % target.config.get_text_config().vocab_size for token in range(prefix + widths[-1])]

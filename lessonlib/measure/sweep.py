@@ -124,6 +124,6 @@ def _row(K, runs, plain, costs):
     measured = ratio_estimate([run.seconds / len(run.tokens) for run in plain], per_token)
     conditional = [0.0 if share != share else share for share in counts.conditional]  # a position never reached adds nothing
     predicted = (math.nan, math.nan)
-    if K != "auto":
+    if K != "auto" and not (K and math.isnan(counts.per_tested)):  # nothing is predicted from no proposal at all
         predicted = (speedup(counts.per_tested, K, costs.c, costs.v) if K else 1.0, speedup_by_position(conditional, costs.c, costs.v))
     return SweepRow(K, counts, len(counts.tokens) / counts.seconds, measured, *predicted, sum(a.tokens == b.tokens for a, b in zip(runs, plain)))

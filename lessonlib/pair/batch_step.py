@@ -7,51 +7,44 @@ from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
 from lessonlib.pair.llama import project, rotary_table, rotated, run_layers, why_not
 
-ROOM = 256  # tokens a text that the cache has room for at first; it doubles when they are used up
-FEW = 16  # tokens a text up to which a pass on a GPU is a captured graph: a step's or a verifying pass's, not a prompt's
-
 
 class BatchStep:
-    """A Llama-, Qwen2- or Qwen3-style causal LM that reads B texts side by side, each from a position of its own.
+    """A Llama-, Qwen2- or Qwen3-style causal LM that reads B texts side by side, each from a position of its own, none beyond `room` tokens.
 
     What a text has in the cache beyond its own length is never seen: every token is written before a later one of its text looks for it. So taking
     tokens back is to read on from an earlier position. Raises LessonError for other models.
     """
 
-    def __init__(self, model, texts):
+    @torch.inference_mode()
+    def __init__(self, model, texts, room):
         if why := why_not(model):
             raise LessonError(f"several texts at once need a model whose arithmetic lessonlib has, and {why}; decode them one by one.")
-        self.model, self.device, self.texts = model, model.lm_head.weight.device, texts
+        self.model, self.device = model, model.lm_head.weight.device
         self.heads, self.groups = model.config.num_key_value_heads, model.config.num_attention_heads // model.config.num_key_value_heads
         self.width = model.model.layers[0].self_attn.head_dim
-        self.cache, self.graphs, self.captures = None, {}, self.device.type == "cuda"
+        self.cache = model.lm_head.weight.new_zeros(model.config.num_hidden_layers, 2, texts, room, self.heads, self.width)
+        self.cos, self.sin = rotary_table(model, torch.arange(room, device=self.device))
+        self.captures, self.graphs = self.device.type == "cuda", {}
 
     def keep(self, rows):
         """Go on with the texts at these places (list of ints) alone, in this order."""
-        self.texts = len(rows)
-        if self.cache is not None:
-            self.cache, self.graphs = self.cache[:, :, rows].contiguous(), {}
+        self.cache = self.cache[:, :, rows].contiguous()
 
-    def _reserve(self, length):
-        room = 0 if self.cache is None else self.cache.shape[3]
-        if length <= room:
+    @torch.inference_mode()
+    def prepare(self, n, last=None):
+        """On a GPU, capture the graph of a pass over n tokens a text, before any text is read: a GPU is told of it once and not of its thousand operations."""
+        if not self.captures:
             return
-        room = max(ROOM, room)
-        while room < length:
-            room *= 2
-        cache = self.model.lm_head.weight.new_zeros(self.model.config.num_hidden_layers, 2, self.texts, room, self.heads, self.width)
-        if self.cache is not None:
-            cache[:, :, :, :self.cache.shape[3]] = self.cache
-        self.cos, self.sin = rotary_table(self.model, torch.arange(room, device=self.device))
-        self.cache, self.graphs = cache, {}
+        texts = self.cache.shape[2]
+        ids, starts = (torch.zeros(shape, dtype=torch.long, device=self.device) for shape in ((texts, n), texts))
+        self.graphs[n, last] = self._capture(ids, starts, last)
 
     @torch.inference_mode()
     def run(self, ids, starts, last=None):
         """Read ids [B, n], text b's from position starts[b] (list of ints) on; returns logits [B, n, V], or [B, last, V] of the last ones only."""
-        end = max(starts) + ids.shape[1]
-        self._reserve(end)
+        end, shape = max(starts) + ids.shape[1], (ids.shape[1], last)
         starts = to_device(torch.tensor(starts), self.device)
-        return self._replay(ids, starts, last) if self.captures and ids.shape[1] <= FEW else self._read(ids, starts, end, last)
+        return self._replay(self.graphs[shape], ids, starts) if shape in self.graphs else self._read(ids, starts, end, last)
 
     def _read(self, ids, starts, end, last):
         """The pass itself; it looks at the first `end` places of the cache."""
@@ -72,22 +65,19 @@ class BatchStep:
         hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend)
         return project(self.model.lm_head, hidden if last is None else hidden[:, -last:])
 
-    def _replay(self, ids, starts, last):
-        """The pass as a captured graph, one for each shape, which looks at all of the cache: a GPU is told of it once and not of its thousand operations."""
-        shape = (*ids.shape, last)
-        if shape not in self.graphs:
-            self.graphs[shape] = self._capture(ids.clone(), starts, last)
-        graph, own_ids, own_starts, logits = self.graphs[shape]
+    @staticmethod
+    def _replay(captured, ids, starts):
+        graph, own_ids, own_starts, logits = captured
         own_ids.copy_(ids)
         own_starts.copy_(starts)
         graph.replay()
         return logits.clone()
 
     def _capture(self, ids, starts, last):
-        room, stream = self.cache.shape[3], torch.cuda.Stream(self.device)
+        room, stream = self.cache.shape[3], torch.cuda.Stream(self.device)  # a graph looks at all of the cache
         stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(stream):
-            self._read(ids, starts, room, last)  # what the first pass of a shape sets up cannot be captured; it writes what will be written again
+            self._read(ids, starts, room, last)  # what the first pass of a shape sets up cannot be captured
         torch.cuda.current_stream(self.device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):

@@ -30,6 +30,15 @@ def why_no_graph(model):
     return why
 
 
+def shape_of(tree, rows):
+    """int32 [2, rows] on the CPU: the depth of each row of a Tree, or of a chain where it is None, and the rows it sees, a bit each."""
+    paths = [range(row + 1) for row in range(rows)] if tree is None else tree.path
+    shape = torch.zeros(2, rows, dtype=torch.int32)
+    for row, path in enumerate(paths):
+        shape[0, row], shape[1, row] = len(path) - 1, sum(1 << seen for seen in path)
+    return shape
+
+
 class GraphStep(LlamaStep):
     """LlamaStep with up to ROWS tokens at a time read by a captured graph; longer pieces, such as prompts, by LlamaStep's own pass.
 
@@ -50,7 +59,14 @@ class GraphStep(LlamaStep):
         self.inner, self.logits = new(config.intermediate_size), new(len(weight))
         self.hidden, self.between = (NormedRows(config.hidden_size, weight.dtype, self.device) for _ in range(2))
         self.start, self.count = (torch.zeros(1, dtype=torch.int32, device=self.device) for _ in range(2))
-        self.told = None  # the length and the number of rows that the device will find after the last graph
+        self.told = None  # the length, the number of rows and their Tree that the device will find after the last graph
+        self.shape, self.tapped = torch.zeros(2, ROWS, dtype=torch.int32, device=self.device), None
+
+    def tap(self, layers):
+        """Leave the hidden states behind these layers in `features` after each pass; other layers than before are another graph."""
+        if tuple(layers) != self.taps:
+            super().tap(layers)
+            self.graph, self.tapped = None, self.hidden.rows.new_zeros(self.rows, len(self.taps) * self.hidden.rows.shape[1])
 
     def _reserve(self, length):
         before = self.cache
@@ -59,30 +75,34 @@ class GraphStep(LlamaStep):
             self.graph, self.told = None, None
 
     @torch.inference_mode()
-    def run(self, tokens, last=None):
-        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only."""
+    def run(self, tokens, last=None, tree=None):
+        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only; tree as in LlamaStep."""
         ids = tokens if isinstance(tokens, torch.Tensor) else to_device(torch.tensor(tokens), self.device)
         n = len(ids)
         if n > self.rows:
-            return super().run(ids, last)
+            return super().run(ids, last, tree)
         if n:
             self._reserve(self.length + n)
+            self.before = self.length
             with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-                self._replay(ids, n)
+                self._replay(ids, n, tree)
+        self.features = self.tapped[:n] if self.taps else None
         return self.logits[0 if last is None else max(0, n - last):n].clone()
 
-    def _replay(self, ids, n):
+    def _replay(self, ids, n, tree):
         if self.graph is None:
             self._capture()
-        (length, rows), self.told = self.told or (None, None), None  # an interruption from here on leaves the device at nobody knows what
+        (length, rows, shape), self.told = self.told or (None, None, ()), None  # an interruption from here on leaves the device at nobody knows what
         self.ids[:n].copy_(ids)
         if length != self.length:
             self.start.fill_(self.length)
         if rows != n:
             self.count.fill_(n)
+        if shape is not tree:
+            self.shape.copy_(to_device(shape_of(tree, self.rows), self.device))
         self.graph.replay()
         self.length += n
-        self.told = self.length, n
+        self.told = self.length, n, tree
 
     def reset(self):
         """Forget the text; weights that were replaced since the graph was captured (not changed in place) are captured anew."""
@@ -121,14 +141,17 @@ class GraphStep(LlamaStep):
             few_rows(x, [module.weight for module in modules], out, self.count, self.scratch, biases=biases, norm=norm and norm.weight, **options)
 
         look_up(self.ids, body.embed_tokens.weight, self.hidden, self.count, layers[0].input_layernorm.weight)
-        for layer, after, cache in zip(layers, [*(layer.input_layernorm for layer in layers[1:]), body.norm], self.cache):
+        afterwards = [*(layer.input_layernorm for layer in layers[1:]), body.norm]
+        for place, (layer, after, cache) in enumerate(zip(layers, afterwards, self.cache), 1):
             attention, mlp, norm = layer.self_attn, layer.mlp, layer.post_attention_layernorm
             norms = (attention.q_norm.weight, attention.k_norm.weight) if hasattr(attention, "q_norm") else None
             product(self.hidden, (attention.q_proj, attention.k_proj, attention.v_proj), self.qkv, eps=layer.input_layernorm.variance_epsilon)
-            cached_attention(self.qkv, self.cos, self.sin, cache, self.start, self.count, attention.scaling, self.groups, self.mixed, self.scratch, norms,
+            cached_attention(self.qkv, self.cos, self.sin, cache, self.start, self.count, self.shape, attention.scaling, self.groups, self.mixed, self.scratch, norms,
                              attention.q_norm.variance_epsilon if norms else 0.0)
             product(self.mixed, (attention.o_proj,), self.between, norm, residual=self.hidden.rows)
             product(self.between, (mlp.gate_proj, mlp.up_proj), self.inner, eps=norm.variance_epsilon, gated=True)
             product(self.inner, (mlp.down_proj,), self.hidden, after, residual=self.between.rows)
+            if place in self.taps:
+                self.tapped.chunk(len(self.taps), -1)[self.taps.index(place)].copy_(self.hidden.rows)
         product(self.hidden, (head,), self.logits, eps=body.norm.variance_epsilon)
         self.start += self.count  # where the next rows go, unless tokens are taken back first

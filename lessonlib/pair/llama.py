@@ -68,8 +68,8 @@ def read_texts(model, ids, packing=None):
     return run_layers(model, body.embed_tokens(ids), attend)
 
 
-def run_layers(model, hidden, attend):
-    """Hidden states [..., width] through all layers and the final norm.
+def run_layers(model, hidden, attend, tapped=None):
+    """Hidden states [..., width] through all layers and the final norm; those behind the layers that `tapped` names, counted from 1, are put into it.
 
     attend(place, attention, q, k, v) mixes values for the layer at `place`: q [..., heads, head width] and k, v [..., key heads, head width],
     not yet rotated, to [..., heads, head width]; `attention` is the layer's own module.
@@ -83,6 +83,8 @@ def run_layers(model, hidden, attend):
         hidden = hidden + project(attention.o_proj, attend(place, attention, q, k, v).flatten(-2))
         mlp, x = layer.mlp, normed(layer.post_attention_layernorm, hidden)
         hidden = hidden + project(mlp.down_proj, F.silu(project(mlp.gate_proj, x)) * project(mlp.up_proj, x))
+        if tapped is not None and place + 1 in tapped:
+            tapped[place + 1] = hidden
     return normed(body.norm, hidden)
 
 

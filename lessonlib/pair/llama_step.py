@@ -6,6 +6,8 @@ The cache is a block of memory that rolling back only counts.
 import torch
 import torch.nn.functional as F
 
+from lessonlib.errors import LessonError
+from lessonlib.kernels.copies import to_device
 from lessonlib.pair.llama import project, rotary_table, rotated, run_layers
 
 ROOM = 256  # tokens the cache has room for at first; it doubles when they are used up
@@ -14,7 +16,9 @@ ROOM = 256  # tokens the cache has room for at first; it doubles when they are u
 class LlamaStep:
     """A Llama-, Qwen2- or Qwen3-style causal LM that reads a text piece by piece, one text at a time, and can take back its last tokens.
 
-    The weights are the model's own, read where they lie. Same interface and same logits (to rounding) as `CachedModel`.
+    The weights are the model's own, read where they lie. Same interface and same logits (to rounding) as `CachedModel`, and two things more: several
+    proposals that share their beginnings can be read in one pass, as a Tree; and `features` [n, taps * width] holds the hidden states of the n tokens
+    of the last pass behind the layers that `tap` has named.
     """
 
     name = "lean PyTorch"
@@ -26,7 +30,15 @@ class LlamaStep:
         self.model, self.device = model, model.lm_head.weight.device
         self.heads, self.groups = config.num_key_value_heads, config.num_attention_heads // config.num_key_value_heads
         self.width = model.model.layers[0].self_attn.head_dim
-        self.cache, self.length = None, 0
+        self.cache, self.length, self.before = None, 0, 0  # before: the length before the last pass
+        self.taps, self.features = (), None
+
+    def tap(self, layers):
+        """Leave the hidden states behind these layers (counted from 1, in rising order) in `features` after each pass."""
+        count = self.model.config.num_hidden_layers
+        if list(layers) != sorted({*layers}) or not all(1 <= layer <= count for layer in layers):
+            raise LessonError(f"hidden states behind the layers {list(layers)} cannot be had; name layers from 1 to {count}, each once, in rising order.")
+        self.taps, self.features = tuple(layers), None
 
     def reset(self):
         """Forget the text."""
@@ -35,6 +47,16 @@ class LlamaStep:
     def rollback(self, length):
         """Keep the first `length` tokens of the text."""
         self.length = min(self.length, max(length, 0))
+
+    @torch.inference_mode()
+    def keep(self, rows):
+        """Of the last pass keep the tokens at these rows (list of ints, in the order of the text), each of which has seen those before it and no others."""
+        count = len(rows)
+        if list(rows) != list(range(count)):
+            # rotated at their depth, they only move up
+            places = self.before + to_device(torch.tensor(rows), self.device)
+            self.cache[:, :, self.before:self.before + count] = self.cache[:, :, places]
+        self.length = self.before + count
 
     def read(self, tokens):
         """Read tokens (a list, which may be empty) into the cache only."""
@@ -57,15 +79,22 @@ class LlamaStep:
         self.cache = cache
 
     @torch.inference_mode()
-    def run(self, tokens, last=None):
-        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only."""
+    def run(self, tokens, last=None, tree=None):
+        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only.
+
+        tree: the Tree whose rows they are, a chain unless given; `keep` then says which of them are the text.
+        """
         ids = torch.as_tensor(tokens, dtype=torch.long, device=self.device)
         start, n = self.length, len(ids)
         end = start + n
         self._reserve(end)
-        cos, sin = self.cos[start:end], self.sin[start:end]
+        self.before, tapped = start, dict.fromkeys(self.taps)
+        cos, sin = (self.cos[start:end], self.sin[start:end]) if tree is None else (each[start + tree.on(self.device).depths] for each in (self.cos, self.sin))
         # a mask only where a token must not see another one of the same pass; the query heads of a group share their keys as more rows
-        mask = torch.ones(n, end, dtype=torch.bool, device=self.device).tril(start).repeat(self.groups, 1) if n > 1 else None
+        mask = torch.ones(n, end, dtype=torch.bool, device=self.device).tril(start) if n > 1 else None
+        if tree is not None:
+            mask[:, start:] = tree.on(self.device).sees
+        mask = mask if mask is None else mask.repeat(self.groups, 1)
 
         def attend(place, attention, q, k, v):
             cache = self.cache[place]
@@ -75,6 +104,8 @@ class LlamaStep:
             mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=attention.scaling)
             return mixed.view(self.heads, self.groups, n, self.width).permute(2, 0, 1, 3).reshape(n, -1, self.width)
 
-        hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend)
+        hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend, tapped)
         self.length = end
+        if tapped:
+            self.features = torch.cat([*tapped.values()], -1)
         return project(self.model.lm_head, hidden if last is None else hidden[-last:])

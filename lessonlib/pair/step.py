@@ -66,8 +66,10 @@ def synchronize(device):
 def step_of(model):
     """The quickest step that this model has: a GraphStep, a LlamaStep or a CachedModel; its `why` says what keeps a quicker one from running it.
 
-    Raises LessonError as CachedModel does.
+    Raises LessonError as CachedModel does, and for a model in training mode, whose dropout would have a say in every token.
     """
+    if model.training:
+        raise LessonError(f"this {type(model).__name__} is in training mode, in which a model may drop parts of itself at random; call its eval() first.")
     why = why_not(model)
     if why:
         return CachedModel(model, why)
@@ -116,14 +118,26 @@ class CachedModel:
         else:
             rollback(self.cache, length)
 
+    def tap(self, layers):
+        """Refuses (LessonError) to leave hidden states of any layer; with none there is nothing to do."""
+        if layers:
+            raise LessonError(f"the target's hidden states cannot be had from {path(self)}; take a drafter that needs none, or a Llama- or Qwen-style target.")
+
+    def keep(self, rows):
+        """Keep as many tokens of the last pass as there are rows: those at its beginning."""
+        self.rollback(self.before + len(rows))
+
     def read(self, tokens):
         """Read tokens (a list, which may be empty) into the cache only."""
         if tokens:
             self.run(tokens, last=1)
 
     @torch.inference_mode()
-    def run(self, tokens, last=None):
-        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only."""
+    def run(self, tokens, last=None, tree=None):
+        """Read more tokens (a list or a 1-D tensor); returns logits [n, V], one row a token, or [last, V] of the last ones only. Refuses a tree (LessonError)."""
+        if tree is not None:
+            raise LessonError(f"a tree of proposals cannot be verified by {path(self)}; take a drafter that proposes one text, or a Llama- or Qwen-style target.")
+        self.before = self.length
         ids = torch.as_tensor(tokens, dtype=torch.long, device=self.device)[None]
         keep = {} if last is None else {"logits_to_keep": last}
         return self.model(ids, use_cache=True, **{self.argument: self.cache}, **keep).logits[0]

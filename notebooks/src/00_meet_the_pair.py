@@ -500,8 +500,8 @@ for name, texts in {"no draft": alone, **helped}.items():
 
 # %% [markdown]
 r"""
-With the tiny pair not one guess of the hopeless draft is kept, so it saves no pass at all; and the text is still the
-target's. Only the passes tell the drafts apart. (In 16-bit arithmetic two tokens that are nearly tied
+With the tiny pair one single guess of the hopeless draft is kept, a text's very last token, so it saves no pass at all; and
+the text is still the target's. Only the passes tell the drafts apart. (In 16-bit arithmetic two tokens that are nearly tied
 can change places between a pass over one token and a pass over four. That is rounding, not the draft, and it happens
 without one too.)
 

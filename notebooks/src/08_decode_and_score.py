@@ -225,7 +225,7 @@ def replay(rows, K):
     for row in rows:
         place = 0
         while place < len(row):
-            guesses = row[:-1][place:place + K]  # the last token is always the target's own
+            guesses = row[place:place + K]
             run = guesses.index(False) if False in guesses else len(guesses)
             for i in range(K):
                 kept[i] += i < run
@@ -243,7 +243,7 @@ from lessonlib.pair.chat import chat_ids, end_of_turn_ids
 
 K, end = 4, end_of_turn_ids(tokenizer, target.generation_config)
 prompts = [chat_ids(tokenizer, row["prompt"]) for row in lesson.prompts.heldout]
-real = [lessonlib.spec_greedy(target, draft, prompt, K, 32) for prompt in prompts[:2]]
+real = [lessonlib.spec_greedy(target, draft, prompt, K, 32, end) for prompt in prompts[:2]]
 from_text = replay([agreement(prompt, text.tokens) for prompt, text in zip(prompts, real)], K)
 counted = [[sum(counts) for counts in zip(*columns)] for columns in zip(*((text.tested, text.accepted) for text in real))]
 print("tested and kept at positions 1 to 4, by the decoder:", *counted)

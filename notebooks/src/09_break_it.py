@@ -581,7 +581,7 @@ def rounds(draft, prompt_ids, resp_ids):
     agree = (favourites == text[0, len(prompt_ids):]).tolist()
     kept = tested = count = place = 0
     while place < len(agree):
-        guesses = agree[:-1][place:place + K]  # the last token is the target's own
+        guesses = agree[place:place + K]
         run = guesses.index(False) if False in guesses else len(guesses)
         kept, tested, count, place = kept + run, tested + min(run + 1, len(guesses)), count + 1, place + run + 1
     return kept, tested, count, len(agree)

@@ -85,8 +85,6 @@ def resample_from_the_target(target_probs, draft_probs, draft_tokens, uniforms):
 
 
 def bonus_from_the_row_before(target_probs, draft_probs, draft_tokens, uniforms):
-    if not len(draft_tokens):
-        return right(target_probs, draft_probs, draft_tokens, uniforms)
     return right(torch.cat([target_probs[:-1], target_probs[-2:-1]]), draft_probs, draft_tokens, uniforms)
 
 

@@ -65,8 +65,8 @@ def agreements():
         found[name] = []
         for prompt, answer in lesson.answers("heldout-greedy").sequences()[:64]:
             with torch.inference_mode():
-                favourites = draft(torch.tensor([prompt + answer]), logits_to_keep=len(answer) + 1).logits[0, :-1].argmax(-1)
-            found[name].append((favourites == torch.tensor(answer)).tolist())
+                favourites = draft(torch.tensor([prompt + answer], device=draft.device), logits_to_keep=len(answer) + 1).logits[0, :-1].argmax(-1)
+            found[name].append([favourite == token for favourite, token in zip(favourites.tolist(), answer)])
     return found
 
 
@@ -76,10 +76,11 @@ def replayed(policy, rows, c, v):
     for row in rows:
         place = 0
         while place < len(row):
-            guesses = row[:-1][place:place + policy.choose()]
+            K = policy.choose()
+            guesses = row[place:place + K]
             kept = guesses.index(False) if False in guesses else len(guesses)
             policy.learn(min(len(guesses), kept + 1), kept)
-            time += len(guesses) * c + v[len(guesses)]
+            time += K * c + v[K]
             place += kept + 1
     return sum(map(len, rows)) / time
 
@@ -90,7 +91,7 @@ def replayed(policy, rows, c, v):
 def test_so_it_is_on_the_real_pairs_answers(agreements, draft, c, v):
     shares = []
     for seed in range(6):
-        rows = [row[:100] for row in agreements[draft]]
+        rows = list(agreements[draft])
         random.Random(seed).shuffle(rows)
         fixed = max(replayed(Fixed(K), rows[:20], c, v) for K in (0, 1, 2, 3, 4))
         shares.append(replayed(AdaptiveK(c, v, (1, 2, 3, 4)), rows[:20], c, v) / fixed)

@@ -22,7 +22,7 @@ def test_the_rounds_are_the_decoding_and_nothing_else(draft, K):
         assert len(rounds) == decoded.rounds
         text = list(prompt)
         for found in rounds:
-            assert found.text == text and len(found.proposed) == min(K, 20 - len(text) + len(prompt) - 1)
+            assert found.text == text and len(found.proposed) == K
             assert found.written == (found.proposed[:found.kept] + found.written[found.kept:])[:len(found.written)]
             assert found.before == text + found.written[:-1] and found.wanted == found.written[-1]
             text += found.written

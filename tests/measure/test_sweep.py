@@ -67,6 +67,13 @@ class AlwaysWrong:
         self.written += len(tokens)
 
 
+class Silent(AlwaysWrong):
+    """A drafter that has nothing to propose."""
+
+    def propose(self, K):
+        return Block(torch.empty(0, dtype=torch.long))
+
+
 def test_measured_and_predicted_are_the_formula_when_nothing_else_takes_time(timed):
     found = sweep(*timed, PROMPTS, (1, 2, 4), 30, show=False)
     assert found.costs.target_seconds == pytest.approx(TARGET) and found.costs.draft_seconds == pytest.approx(DRAFT)
@@ -88,8 +95,7 @@ def test_a_draft_that_is_never_right_measures_the_slow_down_that_is_predicted(ti
     found = sweep(target, draft, PROMPTS, (3,), 40, show=False)
     row = found.rows[1]
     assert row.counts.per_tested < 0.1 and row.identical == 3
-    steps = row.counts.rounds + sum(row.counts.proposed) * (0.3 + 0.1)  # a proposal costs a draft's step and a row more of the pass
-    assert row.speedup == pytest.approx(len(row.counts.tokens) / steps, rel=1e-6)
+    assert row.speedup == pytest.approx(row.counts.tokens_per_round / (3 * 0.3 + 1.3), rel=1e-6)
     assert found.best is row  # the best of those with proposals, even where plain decoding is better
     assert row.speedup < 0.6 and row.speedup.low <= row.speedup <= row.speedup.high
     assert row.predicted == pytest.approx(row.speedup, rel=0.05)
@@ -128,6 +134,16 @@ def test_the_plain_row_is_one_by_construction_and_stands_beside_every_sweep(targ
     assert math.isnan(row.counts.per_tested)
 
 
+def test_texts_too_short_for_a_proposal_to_count_have_no_prediction(target):
+    found = sweep(target, Silent(target), PROMPTS, (2,), 1, show=False)
+    assert math.isnan(found.rows[1].predicted) and found.rows[1].identical == 3 and "nan" not in found.table()
+
+
+def test_more_tokens_than_the_model_has_positions_are_not_timed(target):
+    with pytest.raises(LessonError, match="a pass over 301 tokens cannot be timed with a model of 256 positions"):
+        sweep(target, target, PROMPTS, (300,), 8, show=False)
+
+
 def test_one_prompt_alone_has_no_interval(target):
     row = sweep(target, target, PROMPTS[:1], (2,), 10, show=False).rows[1]
     assert row.speedup > 0 and math.isnan(row.speedup.low) and math.isnan(row.speedup.high)
@@ -162,9 +178,8 @@ def test_a_drafter_that_is_no_model_costs_what_its_proposals_take(timed):
     found = sweep(target, drafter, PROMPTS, (2,), 15, show=False)
     assert found.costs.draft_seconds == pytest.approx(DRAFT) and found.costs.c == pytest.approx(0.3)
     row = found.rows[1]
-    assert row.counts.accepted == [0, 0] and row.counts.tested == [42, 0] and row.counts.proposed == [42, 39] and row.identical == 3
-    assert row.predicted == pytest.approx(1 / (2 * 0.3 + 1.2))
-    assert row.speedup == pytest.approx(15 / (13 * 1.8 + (0.3 + 1.1) + 1))  # the last two rounds of a text propose one token, and none
+    assert row.counts.accepted == [0, 0] and row.counts.tested == [45, 0] and row.identical == 3
+    assert row.predicted == pytest.approx(1 / (2 * 0.3 + 1.2)) == row.speedup
 
 
 def test_only_the_proposals_of_a_drafter_are_timed_and_never_past_its_longest_text(timed, monkeypatch):

@@ -80,8 +80,6 @@ def told(number, count, found, tokenizer):
 def heading(number, told):
     """What became of the proposal, in a line."""
     K, kept = len(told["proposed"]), told["kept"]
-    if not K:
-        return f"Round {number}: one token is left to write, and that is always the target's own."
     then = " and writes one of its own" if len(told["written"]) > kept else "; the text ends among them"
     return f"Round {number}: the draft proposes {K} token{'s' * (K != 1)}, the target keeps {kept or 'none'}{then}."
 
@@ -92,9 +90,8 @@ def sentence(number, count, told, rejected):
     draft_odds = f"{others[own]:.2f}" if own in others else f"less than {ceil(100 * told['draft'][-1][1]) / 100:.2f}"
     guesses = ", ".join(f"“{word}”" for word in told["proposed"])
     kept = f"{told['kept'] or 'none'} and refuses the {'next' if told['kept'] else 'first'}" if rejected else "all that is still text"
-    what = f"the draft proposes {guesses}; the target keeps {kept}" if guesses else "one token is left to write, and nothing is proposed"
     return (
-        f"Round {number} of {count}: {what}. The last token written is "
+        f"Round {number} of {count}: the draft proposes {guesses}; the target keeps {kept}. The last token written is "
         f"“{own}”: the target bets {odds:.2f} on it, the draft {draft_odds}."
     )
 
