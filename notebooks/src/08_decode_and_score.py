@@ -548,7 +548,9 @@ r"""
 A decoder that waits for its device inside a round would fall short of the formula; this one waits once a round, at its end.
 
 All this is one text at a time. A server writes many at once, and then plain decoding shares the reading of the weights among
-them too: the rows that verifying needs are no longer free. Each text keeps its own guesses, and all wait for the longest round.
+them too. Verifying asks for $K + 1$ rows of each text, and sooner or later the arithmetic of so many rows takes longer than
+reading the weights: from there on guesses cost what they save. (Batches run through a simpler step than a single text, captured
+as a graph too: [batch_step.py](../lessonlib/pair/batch_step.py). It is slower for one text, so compare within a line.)
 """
 
 # %%
@@ -557,7 +559,8 @@ print("texts at once   plain        times as fast with K = 1     2     4    (0.8
 for texts in sorted({texts for texts, _ in rates}):
     plain, fast = rates[texts, 0]["tokens_per_second"], [rates[texts, K]["to_plain"] for K in (1, 2, 4)]
     print(f"{texts:>8} {plain:>10.0f} tok/s" + " " * 20 + "".join(f"{each:6.2f}" for each in fast))
-assert max(rates[1, K]["to_plain"] for K in (1, 2, 4)) > max(rates[16, K]["to_plain"] for K in (1, 2, 4))
+best = {texts: max(rates[texts, K]["to_plain"] for K in (1, 2, 4)) for texts in (1, 16)}
+print("with sixteen texts guessing still pays there:", best[16] > 1, "; less than with one:", best[16] < best[1])
 
 # %% [markdown]
 r"""
