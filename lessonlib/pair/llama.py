@@ -4,6 +4,8 @@ transformers' own forward has a dozen small operations a layer beside its produc
 states, a fifth of a long pass; on a CPU a step of a small model waits as long for Python as for memory. Here they are as few as PyTorch allows.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 
@@ -52,8 +54,11 @@ def _odd(module):
     return None if known else f"it holds a {kind.__name__}"
 
 
-def read_texts(model, ids, packing=None):
-    """The hidden states [B, S, width] after the final norm of ids [B, S], padded on the right if at all, or of a packed row [1, N]; with gradients."""
+def read_texts(model, ids, packing=None, tapped=None):
+    """The hidden states [B, S, width] after the final norm of ids [B, S], padded on the right if at all, or of a packed row [1, N]; with gradients.
+
+    tapped: as in `run_layers`.
+    """
     body = model.model
     positions = torch.arange(ids.shape[1], device=ids.device) if packing is None else packing.positions[0]
     cos, sin = rotary_table(model, positions)
@@ -65,7 +70,7 @@ def read_texts(model, ids, packing=None):
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=attention.scaling, enable_gqa=True).transpose(1, 2)
 
-    return run_layers(model, body.embed_tokens(ids), attend)
+    return run_layers(model, body.embed_tokens(ids), attend, tapped)
 
 
 def run_layers(model, hidden, attend, tapped=None):
@@ -76,16 +81,21 @@ def run_layers(model, hidden, attend, tapped=None):
     """
     body = model.model
     for place, layer in enumerate(body.layers[:model.config.num_hidden_layers]):
-        attention, x = layer.self_attn, normed(layer.input_layernorm, hidden)
-        q, k, v = (project(module, x).unflatten(-1, (-1, attention.head_dim)) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
-        if hasattr(attention, "q_norm"):
-            q, k = normed(attention.q_norm, q), normed(attention.k_norm, k)
-        hidden = hidden + project(attention.o_proj, attend(place, attention, q, k, v).flatten(-2))
-        mlp, x = layer.mlp, normed(layer.post_attention_layernorm, hidden)
-        hidden = hidden + project(mlp.down_proj, F.silu(project(mlp.gate_proj, x)) * project(mlp.up_proj, x))
+        hidden = run_layer(layer, hidden, partial(attend, place))
         if tapped is not None and place + 1 in tapped:
             tapped[place + 1] = hidden
     return normed(body.norm, hidden)
+
+
+def run_layer(layer, hidden, attend):
+    """Hidden states [..., width] through one layer; attend(attention, q, k, v) as in `run_layers`."""
+    attention, x = layer.self_attn, normed(layer.input_layernorm, hidden)
+    q, k, v = (project(module, x).unflatten(-1, (-1, attention.head_dim)) for module in (attention.q_proj, attention.k_proj, attention.v_proj))
+    if hasattr(attention, "q_norm"):
+        q, k = normed(attention.q_norm, q), normed(attention.k_norm, k)
+    hidden = hidden + project(attention.o_proj, attend(attention, q, k, v).flatten(-2))
+    mlp, x = layer.mlp, normed(layer.post_attention_layernorm, hidden)
+    return hidden + project(mlp.down_proj, F.silu(project(mlp.gate_proj, x)) * project(mlp.up_proj, x))
 
 
 def project(module, x):

@@ -1,0 +1,143 @@
+"""The EAGLE drafter drafts what its head was trained to: pass n of the unrolled head is its n-th token; and every text is the target's own."""
+
+import pytest
+import torch
+from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
+
+from lessonlib.decode.decoder import Decoder
+from lessonlib.decode.drafter import Sampling
+from lessonlib.decode.eagle import EagleDrafter
+from lessonlib.drafts.eagle import EagleHead
+from lessonlib.errors import LessonError
+from lessonlib.pair.llama_step import LlamaStep
+
+TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
+
+
+def head_of(target, taps=None):
+    torch.manual_seed(1)
+    head = EagleHead(target, taps).double().eval().requires_grad_(False)
+    for weight in head.parameters():
+        weight.add_(torch.randn_like(weight), alpha=0.05)
+    return head
+
+
+def features_of(target, head, text):
+    step = LlamaStep(target)
+    step.tap(head.taps)
+    step.read(text)
+    return step.features
+
+
+@pytest.mark.parametrize("taps", [None, (1, 2, 3)])
+@torch.inference_mode()
+def test_the_nth_token_drafted_is_the_nth_pass_of_training(tiny, taps):
+    target = tiny.llama(layers=3)
+    head, n = head_of(target, taps), 6
+    features = features_of(target, head, TEXT)
+    passes = head.unrolled(torch.tensor([TEXT]), features[None], 4)
+    drafter = EagleDrafter(head)
+    drafter.reset(TEXT[:n], Sampling(), features[:n - 1])
+    out = drafter.state
+    torch.testing.assert_close(drafter.logits[0], target.lm_head(passes[0][0, n - 2]))
+    for number in range(1, 4):  # on the text's own tokens, as in training
+        place = n - 2 + number
+        out = drafter._run(out, torch.tensor(TEXT[place + 1:place + 2]), place, torch.tensor([place]), torch.ones(1, number, dtype=torch.bool))
+        torch.testing.assert_close(drafter._logits(out)[0], target.lm_head(passes[number][0, place]))
+
+
+def test_what_was_drafted_leaves_no_trace(tiny):
+    target = tiny.llama(layers=3)
+    head = head_of(target)
+    features, drafters = features_of(target, head, TEXT), [EagleDrafter(head), EagleDrafter(head), EagleDrafter(head, 9, 3)]
+    for drafter in drafters:
+        drafter.reset(TEXT[:4], Sampling(), features[:3])
+    for drafter in drafters[1:]:
+        drafter.propose(5)
+    for drafter in drafters:
+        drafter.observe(TEXT[4:7], features[3:6])
+    for drafter in drafters[1:]:
+        torch.testing.assert_close(drafter.logits, drafters[0].logits)
+
+
+def test_a_tree_of_width_one_is_the_chain(tiny):
+    target = tiny.llama(layers=3)
+    head = head_of(target)
+    features = features_of(target, head, TEXT)
+    chain, tree = EagleDrafter(head), EagleDrafter(head, 5, 1)
+    for drafter in (chain, tree):
+        drafter.reset(TEXT, Sampling(), features[:-1])
+    assert tree.propose(5).tokens.tolist() == chain.propose(5).tokens.tolist() and tree.propose(5).parents == (0, 1, 2, 3, 4)
+
+
+@torch.inference_mode()
+def test_a_tree_holds_the_likeliest_ways(tiny):
+    """Against every way of three tokens there is, by the chain's own arithmetic."""
+    target = tiny.llama(layers=2, vocabulary=8, scale=2.0)
+    head = head_of(target)
+    features = features_of(target, head, [1, 2, 3])
+    drafter = EagleDrafter(head, 12, 8)
+    drafter.reset([1, 2, 3], Sampling(), features[:-1])
+    block = drafter.propose(3)
+    ways, at = [], {0: ()}
+    for place, (token, parent) in enumerate(zip(block.tokens.tolist(), block.parents), 1):
+        at[place] = (*at[parent], token)
+        ways.append(at[place])
+    chain, odds = EagleDrafter(head), {}
+    chain.reset([1, 2, 3], Sampling(), features[:-1])
+    start = chain.state, chain.logits
+
+    def grow(way, state, logits, sure):
+        for token, log in enumerate(logits[0].log_softmax(-1).tolist()):
+            odds[(*way, token)] = sure + log
+            if len(way) < 2:
+                depth = len(way)
+                out = chain._run(state, torch.tensor([token]), 2 + depth, torch.tensor([2 + depth]), torch.ones(1, depth + 1, dtype=torch.bool))
+                grow((*way, token), out, chain._logits(out), sure + log)
+
+    grow((), *start, 0.0)
+    assert set(ways) == set(sorted(odds, key=odds.get, reverse=True)[:12])
+
+
+@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 10, 3), lambda head: EagleDrafter(head, vocabulary=range(0, 64, 2))], ids=["chain", "tree", "half the vocabulary"])
+def test_greedy_texts_are_plain_decodings(tiny, make):
+    target = tiny.llama(layers=3)
+    decoder, drafter = Decoder(target), make(head_of(target))
+    for prompt in ([1], [2, 3], TEXT):
+        for K in (1, 4):
+            assert decoder.decode(prompt, K, 30, drafter).tokens == decoder.decode(prompt, 0, 30).tokens
+    with torch.no_grad():
+        assert decoder.decode(TEXT, 3, 20, drafter).tokens == decoder.decode(TEXT, 0, 20).tokens
+
+
+@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 5, 2), lambda head: EagleDrafter(head, vocabulary=[0, 2, 3, 5])], ids=["chain", "tree", "some of the vocabulary"])
+def test_sampled_texts_have_the_targets_distribution(tiny, make):
+    target = tiny.llama(vocabulary=V, layers=1, seed=2, positions=16, scale=1.2)
+    decoder, drafter, sampling = Decoder(target), make(head_of(target)), Sampling(1.0, generator=torch.Generator().manual_seed(0))
+    prompt = [1, *PROMPT]
+    results = [decoder.decode(prompt, 2, N, drafter, EOS, sampling) for _ in range(1_500)]
+
+    texts = every_text(_Prefixed(tiny, prompt[:1]), target, 1.0, None, None)
+    assert chi_square_p(results, texts) > 1e-4
+
+
+class _Prefixed:
+    """The helpers of `tiny` with some tokens before every text."""
+
+    def __init__(self, tiny, before):
+        self.tiny, self.before = tiny, before
+
+    def logits_without_cache(self, model, texts):
+        return self.tiny.logits_without_cache(model, [self.before + text for text in texts])
+
+
+@pytest.mark.parametrize("taps", [(0,), (4,), (2, 1), (1, 1)])
+def test_layers_that_are_not_there_are_refused(tiny, taps):
+    with pytest.raises(LessonError, match="name layers from 1 to 3"):
+        EagleHead(tiny.llama(layers=3), taps)
+
+
+@pytest.mark.parametrize("ids", [[], [64], [-1], [1, 1], [[1]]])
+def test_a_vocabulary_that_is_none_is_refused(tiny, ids):
+    with pytest.raises(LessonError, match="each once"):
+        EagleDrafter(EagleHead(tiny.llama()), vocabulary=ids)

@@ -1,0 +1,91 @@
+"""Heads on a frozen target: what they learn is the right token (C31), from the right row, and nothing of the target moves."""
+
+import pytest
+import torch
+from support import sequences, store_of, tiny
+
+from lessonlib.distil.distil import store_batch
+from lessonlib.distil.heads import eagle_states, medusa_states, train_heads
+from lessonlib.distil.losses import Objective
+from lessonlib.distil.train import Recipe
+from lessonlib.drafts.eagle import EagleHead
+from lessonlib.drafts.medusa import MedusaHeads
+from lessonlib.errors import LessonError
+
+SEQS = sequences(16)
+COUNTING = [([start, start + 1], [start + 2 + i for i in range(12)]) for start in range(0, 44)]  # the next token is always the last one plus one
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny(sharp=3, layers=3)
+
+
+@pytest.fixture(scope="module")
+def store(target, tmp_path_factory):
+    return store_of(target, SEQS, tmp_path_factory.mktemp("labels"), k=8)
+
+
+def test_every_label_is_the_token_that_its_state_is_to_guess(target, store):
+    batch = store_batch(store, range(16), Objective("ce"), "cpu")
+    ids, length = batch.ids.flatten(), batch.ids.shape[1]
+    found = list(medusa_states(MedusaHeads(target, 3), (target, batch)))
+    hidden = target.model(batch.ids).last_hidden_state.flatten(0, 1)
+    for k, (states, labels) in enumerate(found, 1):
+        own = [store.sequence(i) for i in range(16)]
+        assert len(states) == len(labels.resp_ids) == sum(max(0, len(resp) - k) for _, resp in own)
+        # untrained, a head hands on the hidden state itself: at the row whose label is the token 1 + k further on
+        rows = torch.cat([batch.positions[i:i + 1] for i in range(len(batch.positions) - k) if batch.positions[i + k] - batch.positions[i] == k])
+        torch.testing.assert_close(states, hidden[rows], rtol=1e-4, atol=1e-4)
+        assert torch.equal(labels.resp_ids, ids[rows + 1 + k])
+    for states, labels in eagle_states(EagleHead(target, (1, 3)), (target, batch), 3):
+        at = batch.positions[batch.positions % length > 0]
+        assert len(states) == len(at) and torch.equal(labels.resp_ids, ids[at + 1])
+
+
+def test_each_medusa_head_names_its_own_number_and_has_a_gradient_at_once(tmp_path):
+    target = tiny(layers=1, hidden_size=64)
+    store, heads, before = store_of(target, COUNTING, tmp_path, k=8), MedusaHeads(target, 3), [p.clone() for p in target.parameters()]
+    seen = []
+
+    def look(step, loss):
+        if step == 0:
+            seen.extend(head.w.weight.grad.abs().sum().item() for head in heads.heads)
+
+    losses = train_heads(heads, target, store, Recipe(steps=250, lr=3e-2, batch_size=16), on_step=look, show=False)
+    assert len(seen) == 3 and min(seen) > 0 and losses[-1] < 0.1 * losses[0]
+    with torch.no_grad():
+        hidden = target.model(torch.tensor([prompt + resp for prompt, resp in COUNTING])).last_hidden_state[:, 1:-4]
+        for k, head in enumerate(heads.heads, 1):
+            named, last = target.lm_head(head(hidden)).argmax(-1), torch.tensor([(prompt + resp)[1:-4] for prompt, resp in COUNTING])
+            assert (named == last + 1 + k).float().mean() > 0.95
+    assert all(torch.equal(a, b) for a, b in zip(before, target.parameters()))
+
+
+@pytest.mark.parametrize("taps", [None, (1, 2, 3)])
+def test_an_eagle_head_learns_in_every_pass(target, store, taps):
+    head = EagleHead(target, taps)
+    batch = store_batch(store, range(16), Objective("kl"), "cpu")
+
+    def losses():
+        with torch.no_grad():
+            return [Objective("kl")(target.lm_head(states), labels).mean().item() for states, labels in eagle_states(head, (target, batch), 3)]
+
+    before = losses()
+    train_heads(head, target, store, Recipe(steps=60, lr=3e-3, batch_size=16), passes=3, show=False)
+    assert all(after < 0.8 * first for first, after in zip(before, losses()))
+
+
+def test_micro_batches_change_nothing(target, store):
+    weights = []
+    for size in (16, 5):
+        torch.manual_seed(0)
+        head = EagleHead(target)
+        train_heads(head, target, store, Recipe(steps=3, lr=1e-3, batch_size=16, micro_batch=size), passes=2, show=False)
+        weights.append(torch.cat([p.detach().flatten() for p in head.parameters()]))
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
+
+
+def test_too_few_answers_are_refused(target, store):
+    with pytest.raises(LessonError, match="fewer than one batch of 32"):
+        train_heads(MedusaHeads(target), target, store, Recipe(steps=1, lr=1e-3, batch_size=32), show=False)
