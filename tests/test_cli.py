@@ -150,3 +150,6 @@ def test_one_prompt_is_answered_the_same_with_and_without_a_draft(capsys):
         main(["say", "--preset", "tiny", "What is the capital of France?", "--max-new-tokens", "12", "--K", str(K)])
         texts.append(capsys.readouterr().out.splitlines()[1])
     assert texts[0] == texts[1] and "Paris" in texts[0]
+    main(["say", "--preset", "tiny", "What is the capital of France?", "--max-new-tokens", "12", "--dtype", "bfloat16"])
+    first, text, *_ = capsys.readouterr().out.splitlines()
+    assert "on cpu in bfloat16" in first.replace("cuda", "cpu") and "Paris" in text

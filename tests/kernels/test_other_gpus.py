@@ -18,7 +18,7 @@ from lessonlib.kernels import cached_attention_triton as attention, few_rows_tri
 capability, limit = map(int, sys.argv[1:])
 device = torch.device("cpu")
 few.processors, few.memory, attention.memory = (lambda device: 132), (lambda device: limit), (lambda device: limit)
-TYPES = dict(eps="fp32", scale="fp32", start="*i32", count="*i32", arrived="*i32", sums="*fp32", squares="*fp32", out_squares="*fp32", plane="i64",
+TYPES = dict(eps="fp32", scale="fp32", start="*i32", count="*i32", shape="*i32", arrived="*i32", sums="*fp32", squares="*fp32", out_squares="*fp32", plane="i64",
              **dict.fromkeys(("heads", "groups", "N0", "N1", "N2", "stride", "parts"), "i32"))
 
 
