@@ -7,7 +7,7 @@ from pathlib import Path
 from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, ROOT
 
-ENGINES = ("transformers", "vllm")
+ENGINES = ("transformers", "lessonlib", "vllm")
 LOSSES = ("ce", "kl", "reverse_kl", "jsd", "tv", "lk")
 
 
@@ -86,7 +86,7 @@ def add_generate(steps):
     step.add_argument("--max-new-tokens", type=positive)
     step.add_argument("--limit", type=positive, help="answer the first so many prompts only")
     step.add_argument("--batch", type=positive, help="prompts answered at once by transformers (32 on a processor, 256 on a GPU)")
-    step.add_argument("--engine", choices=ENGINES, help="who runs the target (default: vllm for half precision on a GPU, where `make vllm` installed it; LESSON_ENGINE)")
+    step.add_argument("--engine", choices=ENGINES, help="who runs the target (default: vllm for half precision on a GPU, where `make vllm` installed it, else lessonlib there; LESSON_ENGINE)")
 
 
 def add_score(steps):
@@ -96,7 +96,7 @@ def add_score(steps):
     step.add_argument("--out", type=Path, required=True, help="folder of the label store")
     step.add_argument("--k", type=positive, help="favourite tokens kept a position (default 64)")
     step.add_argument("--temperatures", type=decimals, default=(), help="other temperatures to keep the tail mass at, such as 2,4")
-    step.add_argument("--engine", choices=ENGINES, default="transformers", help="who runs the target: vllm gives its prompt log-probabilities")
+    step.add_argument("--engine", choices=("transformers", "vllm"), default="transformers", help="who runs the target: vllm gives its prompt log-probabilities")
 
 
 def add_train(steps):

@@ -87,12 +87,9 @@ class _Batch:
             step.keep(places)
 
     def read(self):
-        """All prompts but their last tokens, padded on the right with what nobody will see."""
-        width = max(len(text) - 1 for text in self.texts)
-        if width:
-            ids = torch.tensor([text[:-1] + text[-1:] * (width - len(text) + 1) for text in self.texts])
-            for step in filter(None, (self.target, self.draft)):
-                step.run(to_device(ids, step.device), [0] * len(self.texts), last=1)
+        """All prompts but their last tokens, by both models."""
+        for step in filter(None, (self.target, self.draft)):
+            step.read(self.texts)
 
     def round(self, K, going):
         """Propose and verify: (how many are kept, the tokens to be written), a list each, in the order of the texts; of those that are not going on, anything."""

@@ -39,6 +39,13 @@ class BatchStep:
         ids, starts = (torch.zeros(shape, dtype=torch.long, device=self.device) for shape in ((texts, n), texts))
         self.graphs[n, last] = self._capture(ids, starts, last)
 
+    def read(self, texts):
+        """Read all of each text (lists of ids) but its last token, padded on the right with what nobody will see."""
+        width = max(map(len, texts)) - 1
+        if width:
+            ids = torch.tensor([text[:-1] + text[-1:] * (width - len(text) + 1) for text in texts])
+            self.run(to_device(ids, self.device), [0] * len(texts), last=1)
+
     @torch.inference_mode()
     def run(self, ids, starts, last=None):
         """Read ids [B, n], text b's from position starts[b] (list of ints) on; returns logits [B, n, V], or [B, last, V] of the last ones only."""

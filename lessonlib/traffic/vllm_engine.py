@@ -13,33 +13,37 @@ import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, check_writable, shown
+from lessonlib.pair.llama import why_not
 from lessonlib.pair.load import HUB_ID
 from lessonlib.pair.step import context_length
-from lessonlib.traffic.engine import TransformersEngine
+from lessonlib.traffic.engine import BatchEngine, TransformersEngine
 from lessonlib.traffic.vllm_environment import vllm_python
 
 CHILD = Path(__file__).with_name("vllm_child.py")
-ENGINES = ("transformers", "vllm")
+ENGINES = ("transformers", "lessonlib", "vllm")
 NOT_INSTALLED = "vLLM is not installed"
 BATCHED_TOKENS = 2048  # read at once: what bounds the memory of prompt log-probabilities, 1 GiB of fp32 logits at a vocabulary of 128,256
 SHORTEST_MODEL_LENGTH = 2048  # so that a later job with somewhat longer rows needs no new start
 
 
 def choose_engine(target, name=None, batch_size=None):
-    """The engine of that name for `target`; by default LESSON_ENGINE's, or vLLM for a target in half precision on a GPU and transformers for all others.
+    """The engine of that name for `target`; by default LESSON_ENGINE's, or vLLM for a target in half precision on a GPU, lessonlib's for others there,
+    and transformers on a CPU or for a target that lessonlib cannot run.
 
-    Where vLLM is only the default and not installed, one line says so and transformers is taken. Raises LessonError for an unknown name, and
-    where vLLM was asked for and is not installed. batch_size: of TransformersEngine; vLLM makes its own batches.
+    Where vLLM is only the default and not installed, one line says so and another is taken. Raises LessonError for an unknown name, and for one that was
+    asked for and is not installed or cannot run the target. batch_size: rows at once; vLLM makes its own batches.
     """
     asked = name or os.environ.get("LESSON_ENGINE")
     if asked not in (None, *ENGINES):
         raise LessonError(f"there is no engine {asked!r}; choose one of {', '.join(ENGINES)}.")
-    if asked == "transformers" or asked is None and (target.device.type != "cuda" or target.dtype == torch.float32):
-        return TransformersEngine(target, batch_size)
-    if asked is None and vllm_python() is None:
-        print(f"  {NOT_INSTALLED} (make vllm does that), so the slower transformers engine writes the answers", flush=True)
-        return TransformersEngine(target, batch_size)
-    return VllmEngine(target)
+    if asked == "lessonlib" and (why := why_not(target)):
+        raise LessonError(f"lessonlib's engine cannot run this target: {why}; take the engine transformers or vllm.")
+    own = BatchEngine if asked == "lessonlib" or asked is None and target.device.type == "cuda" and why_not(target) is None else TransformersEngine
+    if asked == "vllm" or asked is None and target.device.type == "cuda" and target.dtype != torch.float32:
+        if asked or vllm_python() is not None:
+            return VllmEngine(target)
+        print(f"  {NOT_INSTALLED} (make vllm does that), so the slower {own.name} engine writes the answers", flush=True)
+    return own(target, batch_size)
 
 
 class VllmEngine:

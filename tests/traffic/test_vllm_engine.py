@@ -21,7 +21,7 @@ from lessonlib.pair import presets
 from lessonlib.traffic import vllm_engine as module
 from lessonlib.traffic import vllm_environment
 from lessonlib.traffic.answers import generate, read_answers
-from lessonlib.traffic.engine import TransformersEngine
+from lessonlib.traffic.engine import BatchEngine, TransformersEngine
 from lessonlib.traffic.vllm_engine import VllmEngine, choose_engine, row_seed
 from traffic.fake.vllm import log_odds, next_token
 
@@ -230,10 +230,13 @@ def test_vllm_is_the_default_for_half_precision_on_a_gpu_alone(target, monkeypat
     monkeypatch.setattr(module, "vllm_python", lambda: sys.executable)
     assert [type(choose_engine(model)) for model in (target, on_gpu(torch.float32), on_gpu())] == [TransformersEngine, TransformersEngine, VllmEngine]
     assert isinstance(choose_engine(target, "vllm"), VllmEngine) and isinstance(choose_engine(on_gpu(), "transformers"), TransformersEngine)
+    assert type(choose_engine(target, "lessonlib")) is BatchEngine
+    with pytest.raises(LessonError, match="cannot run this target: SimpleNamespace is not one of"):
+        choose_engine(on_gpu(), "lessonlib")
     monkeypatch.setenv("LESSON_ENGINE", "transformers")
     assert isinstance(choose_engine(on_gpu()), TransformersEngine) and isinstance(choose_engine(target, "vllm"), VllmEngine)
     monkeypatch.setenv("LESSON_ENGINE", "vlm")
-    with pytest.raises(LessonError, match="no engine 'vlm'; choose one of transformers, vllm"):
+    with pytest.raises(LessonError, match="no engine 'vlm'; choose one of transformers, lessonlib, vllm"):
         choose_engine(target)
     assert capsys.readouterr().out == "" and ENGINES == module.ENGINES
 
