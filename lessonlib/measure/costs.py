@@ -10,11 +10,12 @@ from lessonlib.decode.drafter import Sampling
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
 from lessonlib.pair.step import context_length, path, step_of, synchronize
+from lessonlib.pair.tree import tree_of
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Seconds of one target step and of one draft step, their ratio c, and v: {K: time of a pass over K + 1 tokens / one step}.
+    """Seconds of one target step and of one draft step, their ratio c, and v: {K: time of a pass that verifies what is proposed for K / one step}.
 
     paths: how each of them runs, and why no quicker way does: {"target": words, "draft": words}.
     """
@@ -27,25 +28,40 @@ class StepCosts:
 
 
 class _Proposals:
-    """A Drafter in the shape of a model's step, so that both are timed alike: its step is propose(1), and then it is told of one more token.
+    """A Drafter in the shape of a model's step, so that both are timed alike: its step is propose(K), and then it is told of one more token.
 
     It is not reset for each turn: one that reads its text only when it proposes would read the whole prefix in every time that is taken.
     """
 
     why = None
 
-    def __init__(self, drafter, device):
-        self.drafter, self.device, self.name = drafter, device, type(drafter).__name__
+    def __init__(self, drafter, target_step, K):
+        self.drafter, self.target_step, self.K = drafter, target_step, K
+        self.device, self.name, self.taps = target_step.device, type(drafter).__name__, getattr(drafter, "taps", ())
 
     def read(self, tokens):
-        self.drafter.reset(tokens or [0], Sampling())
+        """Start a text of these tokens, for a drafter that wants them with the target's hidden states."""
+        tokens, self.features = tokens or [0, 0], []
+        if self.taps:
+            self.target_step.tap(self.taps)
+            self.target_step.read(tokens[:-1])
+            features = self.target_step.features.clone()
+            self.target_step.tap(())
+            self.target_step.reset()
+            self.features = [features[-1:]]
+        self.drafter.reset(tokens, Sampling(), *([features] if self.taps else []))
+
+    def tree(self, K):
+        """The Tree that it proposes for K, or None where it proposes a chain."""
+        parents = self.drafter.propose(K).parents
+        return None if parents is None else tree_of(tuple(parents))
 
     def run(self, tokens):
-        self.drafter.propose(1)
-        self.told = tokens.tolist()
+        self.drafter.propose(self.K)
+        self.drafter.observe(tokens.tolist(), *self.features)
 
     def rollback(self, length):
-        self.drafter.observe(self.told)
+        """It goes on from where it is."""
 
 
 @torch.inference_mode()  # as the decoder runs a drafter
@@ -53,41 +69,47 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     """Measure StepCosts with `prefix` tokens in each cache: medians of `repeats` rounds, in each of which everything is timed once.
 
     Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft: a causal LM or a Drafter around
-    one, whose step is timed; any other Drafter, whose propose(1) is timed, greedily; or None (c is 0 then). The prefix is shortened where
+    one, whose step is timed; any other Drafter, of which a round of drafting is timed, propose of the largest K and being told of a token, greedily, and
+    shared out among those K; or None (c is 0 then). v(K) of a drafter that proposes trees is that of its tree for K. The prefix is shortened where
     one of them has too few positions for it; LessonError where they are too few for a pass.
     """
     draft = getattr(getattr(draft, "step", None), "model", draft)
-    steps = {"target": step_of(target)}
-    longest = [context_length(target)]
-    if hasattr(draft, "propose"):
-        steps["draft"] = _Proposals(draft, steps["target"].device)
+    steps, most = {"target": step_of(target)}, max(Ks, default=1)
+    longest, trees = [context_length(target)], {}
+    turns, proposes = repeats + 2, hasattr(draft, "propose")  # two turns of warm-up
+    for n in longest:
+        if n is not None and most + 1 > n:
+            raise LessonError(f"a pass over {most + 1:,} tokens cannot be timed with a model of {n:,} positions; take a smaller K.")
+    if proposes:
+        steps["draft"] = _Proposals(draft, steps["target"], most)
         longest.append(getattr(draft, "longest", None))
     elif draft is not None:
         steps["draft"] = step_of(draft)
         longest.append(context_length(draft))
-    widths, turns = sorted({1, *(K + 1 for K in Ks)}), repeats + 2  # two turns of warm-up
-    jobs = [("target", n) for n in widths] + [(name, 1) for name in steps if name == "draft"]
-    for n in longest:
-        if n is not None and widths[-1] > n:
-            raise LessonError(f"a pass over {widths[-1]:,} tokens cannot be timed with a model of {n:,} positions; take a smaller K.")
-    room = max(widths[-1], turns)  # a pass is taken back, but a drafter's text grows by a token a turn
+    room = most + turns  # a pass is taken back, but a drafter's text grows by a token a turn
     prefix = max(0, min([prefix, *(n - room for n in longest if n is not None)]))
-    text = [token % target.config.get_text_config().vocab_size for token in range(prefix + widths[-1])]
-    rows = {n: to_device(torch.tensor(text[:n]), steps["target"].device) for n in widths}  # there already, as in a round
-    for step in steps.values():
-        step.read(text[:prefix])
+    vocabulary = target.config.get_text_config().vocab_size
+    text = [token % vocabulary for token in range(prefix)]
+    for name in reversed(steps):  # a drafter may need the target's step first
+        steps[name].read(text)
+    if proposes:
+        trees = {K: steps["draft"].tree(K) for K in Ks}
+    shapes = {0: (1, None)} | {K: (K + 1, None) if trees.get(K) is None else (len(trees[K]) + 1, trees[K]) for K in Ks}
+    rows = {n: to_device(torch.tensor([(prefix + i) % vocabulary for i in range(n)]), steps["target"].device) for n, _ in shapes.values()}  # there already, as in a round
+    jobs = {("target", K): (lambda n=n, tree=tree: steps["target"].run(rows[n], tree=tree)) for K, (n, tree) in sorted(shapes.items())}
+    if "draft" in steps:
+        jobs["draft", 0] = lambda: steps["draft"].run(rows[1])
     seconds = {job: [] for job in jobs}
     for turn in range(turns):
-        for name, n in jobs:
-            step = steps[name]
+        for job, work in jobs.items():
+            step = steps[job[0]]
             synchronize(step.device)
             start = perf_counter()
-            step.run(rows[n])
+            work()
             synchronize(step.device)
             if turn >= 2:
-                seconds[name, n].append(perf_counter() - start)
+                seconds[job].append(perf_counter() - start)
             step.rollback(prefix)
     middle = {job: median(times) for job, times in seconds.items()}
-    one, own = middle["target", 1], middle.get(("draft", 1), 0.0)
-    return StepCosts(one, own, own / one, {n - 1: middle["target", n] / one for n in widths},
-                      {name: path(step) for name, step in steps.items()})
+    one, own = middle["target", 0], middle.get(("draft", 0), 0.0) / (most if proposes else 1)
+    return StepCosts(one, own, own / one, {K: middle["target", K] / one for K in sorted(shapes)}, {name: path(step) for name, step in steps.items()})

@@ -662,8 +662,38 @@ assert all(opened) and gap(leaks["after"]["0"], "speedup") > gap(leaks["before"]
 r"""
 A reader of the scoreboard would see only the row of the leaked prompts. What your users get is the row of the fresh ones.
 
-A real server does see the same requests again. What serves repeats is a look-up of text that was written before, such as
-n-gram lookup; that is another claim, to be measured on traffic with its real share of repeats and reported as that.
+A real server does see the same requests again. What serves repeats honestly is a look-up of text that was written before:
+**n-gram lookup** finds the last time the text said the same two to four tokens, and proposes what followed them. Nothing is
+trained, so nothing can leak, and a step of this draft costs a look in a dictionary, whatever the target. It lives on repeats alone:
+here each question once, and then asked again in the same chat, behind its own answer.
+"""
+
+# %%
+again = predict("Asked again, at K = 4: tokens a round by look-up (1 is plain decoding, 5 all guesses kept)", 3)
+
+# %%
+from lessonlib.decode.decoder import Decoded
+from lessonlib.decode.ngram import NgramDrafter
+from lessonlib.pair.chat import chat_ids
+
+asked, longest = prompts[:4 if tiny else 20], 24 if tiny else 128
+said = [tokenizer.decode(row["resp_ids"], skip_special_tokens=True) for row in leak.rows]
+repeated = [[{"role": "user", "content": text}, {"role": "assistant", "content": answer}, {"role": "user", "content": text}] for text, answer in zip(asked, said)]
+found = {}
+for name, texts in {"once": asked, "again": repeated}.items():
+    found[name], same = Decoded(4), 0
+    for text in texts:
+        ids = chat_ids(tokenizer, text)
+        looked_up = decoder.decode(ids, 4, longest, NgramDrafter(), end)
+        same += looked_up.tokens == decoder.decode(ids, 0, longest, None, end).tokens
+        found[name].add(looked_up)
+    print(f"asked {name}: {found[name].tokens_per_round:.2f} tokens a round; texts that are plain decoding's: {same} of {len(texts)}")
+explain(again, found["again"].tokens_per_round, band=(found["once"].tokens_per_round, 5), form=".2f", exact=True)
+
+# %% [markdown]
+r"""
+What it earns depends on how much your traffic repeats itself: quotes, code, lists, questions asked twice. That is a claim of its
+own, to be measured on traffic with its real share of repeats and reported as that.
 
 ### An honest report
 

@@ -12,6 +12,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from lessonlib.decode import decoder as decoder_module
 from lessonlib.decode.decoder import Decoder, spec_greedy
 from lessonlib.decode.drafter import Block, Sampling
+from lessonlib.decode.eagle import EagleDrafter
+from lessonlib.decode.medusa import MedusaDrafter, sparse_tree
+from lessonlib.decode.ngram import NgramDrafter
+from lessonlib.drafts.eagle import EagleHead
+from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
 from lessonlib.measure import costs as costs_module
 from lessonlib.measure.costs import step_costs
@@ -182,14 +187,25 @@ def test_a_drafter_that_is_no_model_costs_what_its_proposals_take(timed):
     assert row.predicted == pytest.approx(1 / (2 * 0.3 + 1.2)) == row.speedup
 
 
-def test_only_the_proposals_of_a_drafter_are_timed_and_never_past_its_longest_text(timed, monkeypatch):
+def test_a_drafters_round_is_timed_whole_and_never_past_its_longest_text(timed):
     target, model = timed
     drafter = Clocked(target, model)
     drafter.longest = 40
     told = drafter.observe
-    drafter.observe = lambda tokens: (model(torch.tensor([[1]])), told(tokens))  # takes time, but not its proposals'
-    assert step_costs(target, drafter, (2,)).c == pytest.approx(0.3)
-    assert max(drafter.lengths) == 40 and len(drafter.lengths) == 11
+    drafter.observe = lambda tokens: (model(torch.tensor([[1]])), told(tokens))  # being told takes as long as a proposal
+    assert step_costs(target, drafter, (2,)).c == pytest.approx((2 * 0.3 + 0.3) / 2)
+    assert max(drafter.lengths) <= 40 and len(drafter.lengths) == 12  # once for the shape of its proposal, and in eleven turns
+
+
+@pytest.mark.parametrize("make", [lambda target: EagleDrafter(EagleHead(target)), lambda target: EagleDrafter(EagleHead(target), 6, 2), lambda target: MedusaDrafter(MedusaHeads(target), target),
+                                  lambda target: MedusaDrafter(MedusaHeads(target), target, sparse_tree([[0.5, 0.3], [0.4, 0.3]], 5)), lambda target: NgramDrafter()],
+                         ids=["EAGLE", "EAGLE's tree", "Medusa", "Medusa's tree", "look-up"])
+def test_every_drafter_can_be_swept(target, make):
+    drafter = make(target)
+    with torch.no_grad():
+        found = sweep(target, drafter, PROMPTS, (1, 2, 3), 12, show=False)
+    assert all(row.identical == 3 for row in found.rows) and found.costs.c > 0 and set(found.costs.v) == {0, 1, 2, 3}
+    assert found.costs.paths["draft"] == type(drafter).__name__
 
 
 def test_an_adaptive_k_has_a_row_of_its_own(target):
