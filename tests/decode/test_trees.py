@@ -63,7 +63,7 @@ def test_greedy_texts_are_plain_decodings(tiny, shape, amount):
         plain = decoder.decode(prompt, 0, 40).tokens
         found = decoder.decode(prompt, 4, 40, Grown(draft, SHAPES[shape]))
         assert found.tokens == plain and found.rounds < 40
-        assert len(found.tokens) == sum(found.accepted) + found.rounds
+        assert sum(found.accepted) + found.rounds - len(found.tokens) in (0, 1)  # a last round that is cut short writes no token of the target's own
 
 
 def test_more_on_a_row_keep_more(tiny):
@@ -134,18 +134,22 @@ def forgets_what_was_refused(p, q, tokens, shape, uniforms):
 
 def keeps_the_drafts_odds(p, q, tokens, shape, uniforms):
     """Draws without replacement and judges as if with it: q does not lose what was refused."""
-    ours, theirs = p[0].clone(), torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1])
+    ours = p[0].clone()
     for i, x in enumerate(tokens):
-        if uniforms[i] * theirs[x] < ours[x]:
+        if uniforms[i] * q[0, x] < ours[x]:
             return i + 1, 0
-        ours = (ours - theirs).clamp_min(0)
+        ours = (ours - q[0]).clamp_min(0)
         ours = ours / ours.sum()
     return 0, draw(ours, uniforms[-1])
 
 
-@pytest.mark.parametrize("rule, q", [(forgets_what_was_refused, Q), (keeps_the_drafts_odds, torch.tensor([[0.6, 0.1, 0.1, 0.1, 0.1]] * 5))])
-def test_a_rule_that_is_slightly_wrong_is_caught(rule, q):
-    assert p_value(play(rule, P[:4], q[:4], Tree((0, 0, 0)).on(CPU), 6_000), P[0]) < 1e-6
+SURE = torch.tensor([[0.05, 0.05, 0.3, 0.3, 0.3]] * 4), torch.tensor([[0.9, 0.025, 0.025, 0.025, 0.025]] * 4)
+
+
+@pytest.mark.parametrize("rule, p, q", [(forgets_what_was_refused, P[:4], Q[:4]), (keeps_the_drafts_odds, *SURE)])
+def test_a_rule_that_is_slightly_wrong_is_caught(rule, p, q):
+    assert p_value(play(accept_tree, p, q, Tree((0, 0, 0)).on(CPU), 3_000), p[0]) > 1e-4
+    assert p_value(play(rule, p, q, Tree((0, 0, 0)).on(CPU), 3_000), p[0]) < 1e-6
 
 
 def test_typical_acceptance_is_not_the_targets_distribution():
