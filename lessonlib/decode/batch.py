@@ -49,7 +49,7 @@ def decode_batch(target, draft, prompts, K=0, max_new_tokens=128, eos_token_ids=
     prefill, rows = perf_counter() - start, list(range(len(texts)))
     going = [True] * len(texts)  # whether the text at a place of the batch is still being written
     while any(going):
-        room = min(K, max_new_tokens, longest - max(map(len, batch.texts)))
+        room = min(K, max_new_tokens, longest - max(len(text) for text, goes in zip(batch.texts, going) if goes))
         kept, written = batch.round(room, going)
         for place, row in enumerate(rows):
             if not going[place]:
