@@ -10,6 +10,7 @@ from lessonlib.kernels.draw import draw
 from lessonlib.pair.llama import normed
 from lessonlib.pair.short_head import ShortHead
 from lessonlib.pair.step import context_length
+from lessonlib.pair.tree import tree_of
 
 
 class MedusaDrafter:
@@ -24,11 +25,10 @@ class MedusaDrafter:
         self.taps, self.longest = (target.config.num_hidden_layers,), context_length(target)
         self.parents, self.ranks = tree or (None, None)
         if tree:
-            self.depths = []
-            for parent in self.parents:
-                self.depths.append(1 + (self.depths[parent - 1] if parent else 0))
-            if max(self.depths) > len(heads):
-                raise LessonError(f"a tree {max(self.depths)} deep needs as many Medusa heads, and there are {len(heads)}; take a flatter tree.")
+            shape = tree_of(tuple(self.parents))
+            self.depths = shape.depths[1:]
+            if shape.deepest > len(heads):
+                raise LessonError(f"a tree {shape.deepest} deep needs as many Medusa heads, and there are {len(heads)}; take a flatter tree.")
 
     def reset(self, prompt_ids, sampling, features):
         """Start a new text."""

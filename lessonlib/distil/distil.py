@@ -51,11 +51,16 @@ def backward(draft, batch, scale, objective, dtype=torch.float32):
     with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
         body, head = body_and_head(draft)
         hidden = body(batch.ids, batch.packing).flatten(0, 1)[batch.positions]
-    head_and_loss = by_autograd if why_not_linear(head) or objective.why_not_in_place(device) else _in_place
     total, gradient = head_and_loss(head, hidden.detach(), batch.labels, scale, objective, dtype)
     if hidden.requires_grad:
         hidden.backward(gradient)
     return total
+
+
+def head_and_loss(head, hidden, labels, scale, objective, dtype):
+    """(summed loss, scale times its gradient in hidden [R, D]), by the quickest way that this head, objective and device allow."""
+    way = by_autograd if why_not_linear(head) or objective.why_not_in_place(hidden.device) else _in_place
+    return way(head, hidden, labels, scale, objective, dtype)
 
 
 def by_autograd(head, hidden, labels, scale, objective, dtype):
@@ -85,13 +90,23 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
     weights unless given; what trains is fp32 in any case.
     """
     objective = objective if isinstance(objective, Objective) else Objective(objective or "kl")
-    if len(store) < recipe.batch_size:
-        raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
     device = next(draft.parameters()).device
     dtype = dtype or next((p.dtype for p in draft.parameters() if not p.requires_grad), torch.float32)
-    size = recipe.micro_batch or recipe.batch_size
-    per_epoch = len(store) // recipe.batch_size
-    pack = not why_padded(draft, dtype)
+    micro_batches = batches_of(store, recipe, objective, device, pack=not why_padded(draft, dtype))
+    with compiled_layers(draft):
+        return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
+                   [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(draft)],
+                   on_step, label or f"training ({objective.name})", show)
+
+
+def batches_of(store, recipe, objective, device, pack=False):
+    """A function from a step to its micro-batches, in an order that the seed and the step alone decide, each sequence once an epoch.
+
+    Raises LessonError for a store smaller than a batch.
+    """
+    if len(store) < recipe.batch_size:
+        raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
+    size, per_epoch = recipe.micro_batch or recipe.batch_size, len(store) // recipe.batch_size
 
     def micro_batches(step):
         epoch, place = divmod(step, per_epoch)
@@ -100,7 +115,4 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
         chosen.sort(key=lambda i: sum(map(len, store.sequence(i))))  # neighbours of like length need little padding
         return [store_batch(store, chosen[start:start + size], objective, device, pack) for start in range(0, len(chosen), size)]
 
-    with compiled_layers(draft):
-        return fit(draft, micro_batches, lambda model, batch, scale: backward(model, batch, scale, objective, dtype), recipe, checkpoint,
-                   [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(draft)],
-                   on_step, label or f"training ({objective.name})", show)
+    return micro_batches

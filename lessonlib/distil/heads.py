@@ -4,11 +4,9 @@ from dataclasses import asdict
 
 import torch
 
-from lessonlib.distil.distil import _in_place, by_autograd, store_batch
-from lessonlib.distil.losses import Labels, Objective
+from lessonlib.distil.distil import batches_of, head_and_loss
+from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import fit
-from lessonlib.errors import LessonError
-from lessonlib.kernels.linear_loss import why_not_linear
 from lessonlib.pair.llama import read_texts
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
@@ -22,34 +20,23 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
     (`objective` "ce") or the odds further ahead; an EAGLE head the odds, in `passes` passes on its own states. The rest as in `train_draft`.
     """
     objective = objective if isinstance(objective, Objective) else Objective(objective or ("kl" if hasattr(heads, "taps") else "ce"))
-    if len(store) < recipe.batch_size:
-        raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
-    device, per_epoch = target.device, len(store) // recipe.batch_size
-    size = recipe.micro_batch or recipe.batch_size
+    device = target.device
     states = (lambda heads, batch: eagle_states(heads, batch, passes)) if hasattr(heads, "taps") else medusa_states
-
-    def micro_batches(step):
-        epoch, place = divmod(step, per_epoch)
-        order = torch.randperm(len(store), generator=torch.Generator().manual_seed(recipe.seed * 100_003 + epoch))
-        chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size].tolist()
-        chosen.sort(key=lambda i: sum(map(len, store.sequence(i))))  # neighbours of like length need little padding
-        return [store_batch(store, chosen[start:start + size], objective, device) for start in range(0, len(chosen), size)]
 
     def backward(heads, batch, scale):
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         head, total, losses = target.lm_head, 0.0, []
-        loss = by_autograd if why_not_linear(head) or objective.why_not_in_place(device) else _in_place
         with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
             made = list(states(heads, (target, batch)))
         for number, (hidden, labels) in enumerate(made):
             weight = DISCOUNT**number
-            found, gradient = loss(head, hidden.detach(), labels, scale * weight, objective, dtype)
+            found, gradient = head_and_loss(head, hidden.detach(), labels, scale * weight, objective, dtype)
             losses.append((hidden, gradient))
             total = total + weight * found
         torch.autograd.backward(*zip(*losses))
         return total
 
-    return fit(heads, micro_batches, backward, recipe, checkpoint,
+    return fit(heads, batches_of(store, recipe, objective, device), backward, recipe, checkpoint,
                [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes], on_step, label, show)
 
 
