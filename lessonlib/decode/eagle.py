@@ -1,14 +1,13 @@
 """The drafter of an EAGLE head: it goes on from the target's own features, as a chain or as a tree that grows where it is sure of itself."""
 
 import torch
-import torch.nn.functional as F
 
 from lessonlib.decode.drafter import Block
 from lessonlib.errors import LessonError
 from lessonlib.drafts.eagle import project_or_same
 from lessonlib.kernels.copies import to_device
 from lessonlib.kernels.draw import draw
-from lessonlib.pair.llama import normed, rotary_table, rotated, run_layer
+from lessonlib.pair.llama import attend_to_cache, normed, rotary_table, run_layer
 from lessonlib.pair.short_head import ShortHead
 from lessonlib.pair.step import context_length
 
@@ -71,11 +70,7 @@ class EagleDrafter:
         mask = torch.cat([sees.new_ones(n, start), sees], 1).repeat(self.groups, 1)
 
         def attend(attention, q, k, v):
-            self.cache[0, slot:slot + n], self.cache[1, slot:slot + n] = rotated(k, cos, sin), v
-            q = rotated(q, cos, sin).view(n, self.heads, self.groups, self.size).permute(1, 2, 0, 3).reshape(1, self.heads, -1, self.size)
-            keys, values = self.cache[:, None, :slot + n].transpose(2, 3)
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=attention.scaling)
-            return mixed.view(self.heads, self.groups, n, self.size).permute(2, 0, 1, 3).reshape(n, -1, self.size)
+            return attend_to_cache(self.cache, slot, q, k, v, cos, sin, mask, attention.scaling)
 
         return run_layer(self.module.layer, self.module.joined(feature, ids), attend)
 

@@ -98,6 +98,21 @@ def run_layer(layer, hidden, attend):
     return hidden + project(mlp.down_proj, F.silu(project(mlp.gate_proj, x)) * project(mlp.up_proj, x))
 
 
+def attend_to_cache(cache, start, q, k, v, cos, sin, mask, scale):
+    """Attention of n new rows to a cache [2, room, key heads, width], whose places from `start` on become theirs.
+
+    q [n, heads, width] and k, v [n, key heads, width], not rotated; cos, sin [n, 1, width]; mask: bool [groups * n, start + n], the rows once for each
+    query head of a group, which share their keys as more rows; None lets all be seen. Returns [n, heads, width].
+    """
+    n, heads, width = k.shape
+    groups, end = q.shape[1] // heads, start + n
+    cache[0, start:end], cache[1, start:end] = rotated(k, cos, sin), v
+    q = rotated(q, cos, sin).view(n, heads, groups, width).permute(1, 2, 0, 3).reshape(1, heads, -1, width)
+    keys, values = cache[:, None, :end].transpose(2, 3)
+    mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)
+    return mixed.view(heads, groups, n, width).permute(2, 0, 1, 3).reshape(n, -1, width)
+
+
 def project(module, x):
     """A Linear module's product."""
     return linear(x, module.weight, module.bias)

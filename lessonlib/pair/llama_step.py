@@ -4,11 +4,10 @@ The cache is a block of memory that rolling back only counts.
 """
 
 import torch
-import torch.nn.functional as F
 
 from lessonlib.errors import LessonError
 from lessonlib.kernels.copies import to_device
-from lessonlib.pair.llama import project, rotary_table, rotated, run_layers
+from lessonlib.pair.llama import attend_to_cache, project, rotary_table, run_layers
 
 ROOM = 256  # tokens the cache has room for at first; it doubles when they are used up
 
@@ -97,12 +96,7 @@ class LlamaStep:
         mask = mask if mask is None else mask.repeat(self.groups, 1)
 
         def attend(place, attention, q, k, v):
-            cache = self.cache[place]
-            cache[0, start:end], cache[1, start:end] = rotated(k, cos, sin), v
-            q = rotated(q, cos, sin).view(n, self.heads, self.groups, self.width).permute(1, 2, 0, 3).reshape(1, self.heads, -1, self.width)
-            keys, values = cache[:, None, :end].transpose(2, 3)
-            mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=attention.scaling)
-            return mixed.view(self.heads, self.groups, n, self.width).permute(2, 0, 1, 3).reshape(n, -1, self.width)
+            return attend_to_cache(self.cache[place], start, q, k, v, cos, sin, mask, attention.scaling)
 
         hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend, tapped)
         self.length = end
