@@ -8,6 +8,7 @@ from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, ROOT
 
 ENGINES = ("transformers", "lessonlib", "vllm")
+DRAFTS = "a folder or a name, of a draft or of heads, or ngram for look-up (default: the preset's separate draft)"
 LOSSES = ("ce", "kl", "reverse_kl", "jsd", "tv", "lk")
 
 
@@ -106,6 +107,9 @@ def add_train(steps):
     step.add_argument("--out", type=Path, required=True, help="folder for the draft")
     step.add_argument("--draft", help="the draft to start from: a folder or a name (default: the preset's separate draft)")
     step.add_argument("--layers", type=positive, help="start from the target's first so many layers instead")
+    step.add_argument("--medusa", type=positive, help="train so many Medusa heads on the target instead")
+    step.add_argument("--eagle", type=numbers, nargs="?", const=(), help="train an EAGLE head instead, on what is behind the target's last layer, or behind layers such as 10,20,30")
+    step.add_argument("--passes", type=positive, default=4, help="how many tokens an EAGLE head learns to draft on its own states")
     step.add_argument("--loss", default="kl", choices=LOSSES)
     step.add_argument("--T", type=float, default=1.0, help="distillation temperature")
     step.add_argument("--beta", type=float, default=0.5, help="weight of the target in jsd")
@@ -129,7 +133,7 @@ def add_alpha(steps):
 def add_sweep(steps):
     """`sweep`: t8."""
     step = add_step(steps, "sweep", "decode with each K, plain decoding beside it: measured and predicted speed-up (t8)")
-    step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
+    step.add_argument("--draft", help=DRAFTS)
     step.add_argument("--input", type=Path, help="JSON Lines of prompts (default: held-out ones of your own --prompts, or else the 20 benchmark prompts)")
     step.add_argument("--field", default="prompt")
     step.add_argument("--sweep-k", type=numbers, help="the K to sweep, such as 1,2,3,4")
@@ -142,14 +146,15 @@ def add_say(steps):
     """`say`: one prompt."""
     step = add_step(steps, "say", "answer one prompt, speculatively or plainly")
     step.add_argument("prompt")
-    step.add_argument("--draft", help="a folder or a name (default: the preset's separate draft)")
+    step.add_argument("--draft", help=DRAFTS)
     step.add_argument("--K", type=int, default=2, help="tokens proposed a round; 0 is plain decoding")
     step.add_argument("--max-new-tokens", type=positive)
     add_sampling(step)
 
 
 def add_sampling(step):
-    """How tokens are chosen, and in which number format the weights are."""
+    """What heads propose, how tokens are chosen, and in which number format the weights are."""
+    step.add_argument("--tree", type=positive, help="with heads: the tree of so many proposals that, by what was measured of them, keeps most")
     step.add_argument("--dtype", choices=("float32", "bfloat16"), help="the weights' number format (default: the preset's); bfloat16 halves what a step reads, float32 is exact to the token")
     step.add_argument("--temperature", type=float, default=0.0, help="0 is greedy")
     step.add_argument("--top-k", type=int)

@@ -1,6 +1,7 @@
 """What each subcommand of `python -m lessonlib` does, for the reader's own pair as for the course's."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
@@ -8,6 +9,8 @@ from lessonlib.errors import LessonError
 from lessonlib.files import DATA, check_writable, read_jsonl, shown, write_json
 from lessonlib.lesson import Lesson, recipe_of, run_lesson
 from lessonlib.pair.presets import preset
+
+MEASURED = 256  # of the answers that heads were trained on, to say what each guess is worth
 
 
 def lesson_of(options):
@@ -80,36 +83,62 @@ def score(options):
 
 
 def train(options):
-    """Train a draft on labels."""
+    """Train a draft, or heads on the target, on labels."""
     from lessonlib.distil.distil import train_draft
+    from lessonlib.distil.heads import train_heads
     from lessonlib.distil.losses import Objective
+    from lessonlib.drafts.eagle import EagleHead
+    from lessonlib.drafts.head_files import save_heads
+    from lessonlib.drafts.medusa import MedusaHeads
     from lessonlib.drafts.truncated import truncated_draft
     from lessonlib.labels.store import LabelStore
+    from lessonlib.measure.ahead import look_ahead_measured
     from lessonlib.pair.draft_files import check_draft_folder, save_draft
     from lessonlib.pair.tokenizer_check import model_fingerprint
 
     objective = Objective(options.loss, T=options.T, beta=options.beta, ce_weight=options.ce_weight, renormalise=options.renormalise)
     check_draft_folder(options.out)
-    made, truncated = lesson_of(options), options.layers is not None
+    starts = [name for name in ("draft", "layers", "medusa", "eagle") if getattr(options, name) is not None]
+    if len(starts) > 1:
+        raise LessonError(f"--{starts[0]} and --{starts[1]} name two things to train; give one of them.")
+    made, fresh = lesson_of(options), bool({*starts} - {"draft"})
     given = {name: value for name in ("lr", "micro_batch") if (value := getattr(options, name)) is not None}
-    recipe = replace(recipe_of(made.preset, "B" if truncated else "A"), **given)
+    recipe = replace(recipe_of(made.preset, "B" if fresh else "A"), **given)
     store = LabelStore(options.labels, expect={"target": model_fingerprint(made.target)})
-    draft = truncated_draft(made.target, options.layers) if truncated else made.load(options.draft, torch.float32)
-    losses = train_draft(draft, store, recipe, objective, checkpoint=options.out.with_name(options.out.name + ".training"), dtype=made.preset.dtype)
-    save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if truncated else "separate",
-               training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
+    checkpoint = options.out.with_name(options.out.name + ".training")
+    if options.medusa or options.eagle is not None:
+        heads = MedusaHeads(made.target, options.medusa) if options.medusa else EagleHead(made.target, options.eagle or None)
+        losses = train_heads(heads, made.target, store, recipe, objective, options.passes, checkpoint)
+        guesses = look_ahead_measured(heads.eval(), made.target, [store.sequence(i) for i in range(min(MEASURED, len(store)))])
+        save_heads(heads, options.out, made.target, shares=[each.shares for each in guesses],
+                   training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
+        print("  favourite right, by distance, on answers it was trained on: " + " ".join(f"{each.shares[0]:.2f}" for each in guesses))
+    else:
+        draft = truncated_draft(made.target, options.layers) if fresh else made.load(options.draft, torch.float32)
+        losses = train_draft(draft, store, recipe, objective, checkpoint=checkpoint, dtype=made.preset.dtype)
+        save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if fresh else "separate",
+                   training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
     print(f"  written to {shown(options.out)}")
 
 
 def alpha(options):
     """Measure a draft offline on held-out answers."""
+    from lessonlib.drafts.head_files import heads_note, load_heads
     from lessonlib.labels.score_answers import score_answers
+    from lessonlib.measure.ahead import look_ahead_measured
     from lessonlib.measure.offline import alpha_bracket, offline_alpha
+    from lessonlib.pair.load import locate
     from lessonlib.traffic.answers import check_written_by, read_answers
 
     made = lesson_of(options)
     answers = read_answers(options.answers)
     check_written_by(answers, made.target)
+    place = options.draft and locate(options.draft)
+    if isinstance(place, Path) and heads_note(place):
+        print(f"  {len(answers):,} answers, T = 1; each guess where the text before it is the target's")
+        for distance, each in enumerate(look_ahead_measured(load_heads(place, made.target), made.target, answers.sequences()), 1):
+            print(f"  guess {distance}: alpha {each.alpha}  top-1 {each.top1}")
+        return
     draft = made.load(options.draft)
     found = offline_alpha(draft, made.target, answers.sequences(), options.T)
     print(f"  {len(found.per_position):,} positions of {len(answers):,} answers, T = {options.T:g}")
@@ -134,7 +163,7 @@ def sweep(options):
     else:
         texts = [row["prompt"] for row in made.prompts.heldout]
     texts = texts[:p.sweep_prompts]
-    draft = made.load(options.draft)
+    draft = made.load(options.draft, tree=options.tree)
     sampling = Sampling(options.temperature, options.top_k, options.top_p, torch.Generator().manual_seed(p.seed))
     found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
                 end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling, adaptive=True)
@@ -152,7 +181,7 @@ def say(options):
 
     made = lesson_of(options)
     target = made.target
-    draft = made.load(options.draft) if options.K else None
+    draft = made.load(options.draft, tree=options.tree) if options.K else None
     found = spec_sample(target, draft, chat_ids(made.tokenizer, options.prompt), options.K, made.preset.max_new_tokens,
                         end_of_turn_ids(made.tokenizer, target.generation_config), options.temperature, options.top_k, options.top_p,
                         torch.Generator().manual_seed(made.preset.seed))

@@ -8,10 +8,13 @@ from time import perf_counter
 
 import torch
 
+from lessonlib.decode.ngram import NgramDrafter
 from lessonlib.distil.distil import train_draft
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
+from lessonlib.drafts.head_files import heads_drafter, heads_note
 from lessonlib.drafts.truncated import truncated_draft
+from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, DATA, check_writable, shown, write_json
 from lessonlib.labels.alignment import check_alignment
 from lessonlib.labels.score_answers import score_answers
@@ -32,6 +35,7 @@ from lessonlib.traffic.sources import ULTRACHAT, jsonl_prompts, ultrachat_prompt
 SHIPPED_ANSWERS = DATA / "answers"
 SHIPPED = {"train": 2048, "heldout": 500, "heldout-greedy": 500}  # answers the course ships, of so many tokens, drawn with this seed
 SHIPPED_TOKENS, SHIPPED_SEED = 64, 0
+NGRAM = "ngram"  # the name of the draft that is no model
 LIVE = 64  # answers of the shipped file that are drawn again, to show that the command makes them
 
 
@@ -130,10 +134,18 @@ class Lesson:
             return self.load(None, dtype)
         return cast_parameters(truncated_draft(self.target, self.preset.truncated_layers), dtype)
 
-    def load(self, name=None, dtype=None):
-        """A draft by folder or name, the preset's separate one by default, its tokenizer checked if it comes from elsewhere."""
+    def load(self, name=None, dtype=None, tree=None):
+        """A draft by folder or name, the preset's separate one by default, its tokenizer checked if it comes from elsewhere; of heads and of "ngram" the
+        drafter, with a `tree` of so many proposals where one is asked for (LessonError for drafts that propose no trees).
+        """
         name = name or self.preset.draft
-        place = locate(name)
+        place = None if name == NGRAM else locate(name)
+        if isinstance(place, Path) and heads_note(place):
+            return heads_drafter(place, self.target, tree)
+        if tree is not None:
+            raise LessonError(f"the draft {name} proposes one text at a time and no tree; leave the tree out, or take Medusa or EAGLE heads.")
+        if name == NGRAM:
+            return NgramDrafter()
         if not (isinstance(place, Path) and (place / NOTE).is_file()):  # a draft of our own making was checked when it was made
             check_same_tokenizer(self.tokenizer, load_tokenizer(name))
         return load_draft(name, self.target, dtype)

@@ -21,16 +21,15 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
     """
     objective = objective if isinstance(objective, Objective) else Objective(objective or ("kl" if hasattr(heads, "taps") else "ce"))
     device = target.device
-    states = (lambda heads, batch: eagle_states(heads, batch, passes)) if hasattr(heads, "taps") else medusa_states
 
     def backward(heads, batch, scale):
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         head, total, losses = target.lm_head, 0.0, []
         with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
-            made = list(states(heads, (target, batch)))
-        for number, (hidden, labels) in enumerate(made):
+            _, ahead = look_ahead(heads, target, batch.ids, batch.positions, passes)
+        for number, (hidden, rows) in enumerate(ahead):
             weight = DISCOUNT**number
-            found, gradient = head_and_loss(head, hidden.detach(), labels, scale * weight, objective, dtype)
+            found, gradient = head_and_loss(head, hidden.detach(), batch.labels.rows(rows), scale * weight, objective, dtype)
             losses.append((hidden, gradient))
             total = total + weight * found
         torch.autograd.backward(*zip(*losses))
@@ -40,28 +39,23 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
                [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes], on_step, label, show)
 
 
-def medusa_states(heads, work):
-    """For each head k: (its states [R', width], the labels of the tokens k further on), of the response tokens that have one so far ahead in their text."""
-    target, batch = work
+def look_ahead(heads, target, ids, positions, passes):
+    """What the target and its heads have in mind of texts ids [B, S], padded on the right: (states [R, width] of the target, [(states [R', width], rows)]).
+
+    positions: the R rows of the flattened texts that predict a response token. The target reads once, without gradients. Then, for each Medusa head, or
+    for each of `passes` passes of an EagleHead: the states from which its output layer guesses, and which of the R tokens they guess, with gradients.
+    Medusa head k guesses the token k further on than its state, where its text has one; an EAGLE head's pair for token a ends with the token a - 1.
+    """
+    taps = getattr(heads, "taps", ())
     with torch.no_grad():
-        hidden = read_texts(target, batch.ids).flatten(0, 1)[batch.positions]
-    here = batch.positions
-    for k, head in enumerate(heads.heads, 1):
+        tapped = dict.fromkeys(taps)
+        hidden = read_texts(target, ids, tapped=tapped).flatten(0, 1)[positions]
+    if not taps:
         # rows of one text stand behind one another: row j + k is k tokens on if its position is
-        rows = torch.arange(len(here) - k, device=here.device)[here[k:] - here[:-k] == k] if len(here) > k else here[:0]
-        yield head(hidden[rows]), batch.labels.rows(rows + k)
-
-
-def eagle_states(heads, work, passes):
-    """For each pass: (its states [R, width], the labels), of the response tokens. The pair that guesses token a stands at a - 2."""
-    target, batch = work
-    with torch.no_grad():
-        tapped = dict.fromkeys(heads.taps)
-        read_texts(target, batch.ids, tapped=tapped)
-        features = torch.cat([*tapped.values()], -1)
-    length = batch.ids.shape[1]
-    text, place = batch.positions // length, batch.positions % length  # the row that predicts token a is a - 1
+        later = [(positions[k:] - positions[:-k] == k).nonzero()[:, 0] for k in range(1, len(heads) + 1)]
+        return hidden, [(head(hidden[rows]), rows + k) for k, (head, rows) in enumerate(zip(heads.heads, later), 1)]
+    length, features = ids.shape[1], torch.cat([*tapped.values()], -1)
+    text, place = positions // length, positions % length  # the row that predicts token a is a - 1, and its pair stands at a - 2
     rows = (place > 0).nonzero()[:, 0]  # a prompt of one token has no pair yet
-    labels, at = batch.labels.rows(rows), (text * (length - 1) + place - 1)[rows]
-    for states in heads.unrolled(batch.ids, features.to(heads.join.weight.dtype), passes):
-        yield states.flatten(0, 1)[at], labels
+    pairs = (text * (length - 1) + place - 1)[rows]
+    return hidden, [(states.flatten(0, 1)[pairs], rows) for states in heads.unrolled(ids, features.to(heads.join.weight.dtype), passes)]

@@ -59,9 +59,8 @@ class EagleHead(nn.Module):
             q, k, groups = rotated(q, cos, sin), rotated(k, cos, sin), q.shape[2] // k.shape[2]
             q, k, v = (each.transpose(1, 2) for each in (q, k.repeat_interleave(groups, 2), v.repeat_interleave(groups, 2)))
             cached.append((k, v))
-            if len(cached) == 1:
-                return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=attention.scaling).transpose(1, 2)
-            return _attend_to_passes(q, cached, attention.scaling).transpose(1, 2)
+            keys, values = (torch.cat(each, 2) for each in zip(*cached))
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen_in_pass(len(cached), n, q.device), scale=attention.scaling).transpose(1, 2)
 
         for number in range(passes):
             if number:
@@ -76,21 +75,10 @@ def project_or_same(module, x):
     return x if isinstance(module, nn.Identity) else project(module, x)
 
 
-def _attend_to_passes(q, cached, scale):
-    """Attention [B, H, n, D] of the last pass: to the first pass's pairs up to those that it has replaced, and of those to its own chain's.
+def seen_in_pass(s, n, device):
+    """bool [n, s * n]: which pairs of the passes 1 to s, n of each, a pair of pass s sees.
 
-    Row t of pass s, counted from 1, sees of the first pass the pairs up to t - (s - 1), and of pass j > 1 the pair t - (s - j).
+    Pair t sees of the first pass the pairs up to t - (s - 1), which its chain has not replaced, and of each later pass j the one of its own chain, t - (s - j).
     """
-    s, n = len(cached), q.shape[2]
-    keys, values = cached[0]
-    place = torch.arange(n, device=q.device)
-    scores = (q @ keys.transpose(-1, -2)) * scale
-    scores = scores.masked_fill(place[None, :] > place[:, None] - (s - 1), -torch.inf)
-    chain = []
-    for number, (k, v) in enumerate(cached[1:], 2):
-        back = s - number
-        chain.append(tuple(F.pad(each, (0, 0, back, 0))[:, :, :n] for each in (k, v)))
-        own = (q * chain[-1][0]).sum(-1) * scale
-        scores = torch.cat([scores, own.masked_fill(place < back, -torch.inf)[..., None]], -1)
-    weights = scores.softmax(-1).to(values.dtype)
-    return weights[..., :n] @ values + sum(weights[..., n + i, None] * v for i, (_, v) in enumerate(chain))
+    back = torch.arange(n, device=device)[:, None] - torch.arange(n, device=device)
+    return torch.cat([back >= s - 1, *(back == s - j for j in range(2, s + 1))], 1)

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from lessonlib.errors import LessonError
+from lessonlib.kernels.capture import captured
 from lessonlib.kernels.copies import to_device
 from lessonlib.pair.llama import project, rotary_table, rotated, run_layers, why_not
 
@@ -73,20 +74,14 @@ class BatchStep:
         return project(self.model.lm_head, hidden if last is None else hidden[:, -last:])
 
     @staticmethod
-    def _replay(captured, ids, starts):
-        graph, own_ids, own_starts, logits = captured
+    def _replay(made, ids, starts):
+        graph, own_ids, own_starts, logits = made
         own_ids.copy_(ids)
         own_starts.copy_(starts)
         graph.replay()
         return logits.clone()
 
     def _capture(self, ids, starts, last):
-        room, stream = self.cache.shape[3], torch.cuda.Stream(self.device)  # a graph looks at all of the cache
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._read(ids, starts, room, last)  # what the first pass of a shape sets up cannot be captured
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            logits = self._read(ids, starts, room, last)
+        room = self.cache.shape[3]  # a graph looks at all of the cache
+        graph, logits = captured(lambda: self._read(ids, starts, room, last), self.device)
         return graph, ids, starts, logits

@@ -12,6 +12,7 @@ from time import perf_counter
 import torch
 
 from lessonlib.kernels.backend import why_torch
+from lessonlib.kernels.capture import captured
 from lessonlib.kernels.copies import to_device
 from lessonlib.pair.llama import why_not
 from lessonlib.pair.llama_step import LlamaStep
@@ -107,7 +108,7 @@ class GraphStep(LlamaStep):
     def reset(self):
         """Forget the text; weights that were replaced since the graph was captured (not changed in place) are captured anew."""
         super().reset()
-        if self.graph is not None and self.captured != self._pointers():
+        if self.graph is not None and self.pointers != self._pointers():
             self.graph = None
 
     def _pointers(self):
@@ -117,16 +118,9 @@ class GraphStep(LlamaStep):
         begin = perf_counter()
         self.start.fill_(0)
         self.count.fill_(0)  # no row is live, so what runs here writes nothing
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self._launch()  # compiles what has not been compiled yet
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            self._launch()
+        self.graph, _ = captured(self._launch, self.device)
         torch.cuda.synchronize(self.device)
-        self.graph, self.told, self.captured = graph, None, self._pointers()
+        self.told, self.pointers = None, self._pointers()
         self.seconds_to_capture = perf_counter() - begin
 
     def _launch(self):

@@ -98,15 +98,15 @@ def run_layer(layer, hidden, attend):
     return hidden + project(mlp.down_proj, F.silu(project(mlp.gate_proj, x)) * project(mlp.up_proj, x))
 
 
-def attend_to_cache(cache, start, q, k, v, cos, sin, mask, scale):
-    """Attention of n new rows to a cache [2, room, key heads, width], whose places from `start` on become theirs.
+def attend_to_cache(cache, places, end, q, k, v, cos, sin, mask, scale):
+    """Attention of n new rows to the first `end` places of a cache [2, room, key heads, width], in which `places` (a slice, or int64 [n]) become theirs.
 
-    q [n, heads, width] and k, v [n, key heads, width], not rotated; cos, sin [n, 1, width]; mask: bool [groups * n, start + n], the rows once for each
+    q [n, heads, width] and k, v [n, key heads, width], not rotated; cos, sin [n, 1, width]; mask: bool [groups * n, end], the rows once for each
     query head of a group, which share their keys as more rows; None lets all be seen. Returns [n, heads, width].
     """
     n, heads, width = k.shape
-    groups, end = q.shape[1] // heads, start + n
-    cache[0, start:end], cache[1, start:end] = rotated(k, cos, sin), v
+    groups = q.shape[1] // heads
+    cache[0, places], cache[1, places] = rotated(k, cos, sin), v
     q = rotated(q, cos, sin).view(n, heads, groups, width).permute(1, 2, 0, 3).reshape(1, heads, -1, width)
     keys, values = cache[:, None, :end].transpose(2, 3)
     mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)

@@ -96,7 +96,7 @@ class LlamaStep:
         mask = mask if mask is None else mask.repeat(self.groups, 1)
 
         def attend(place, attention, q, k, v):
-            return attend_to_cache(self.cache[place], start, q, k, v, cos, sin, mask, attention.scaling)
+            return attend_to_cache(self.cache[place], slice(start, end), end, q, k, v, cos, sin, mask, attention.scaling)
 
         hidden = run_layers(self.model, self.model.model.embed_tokens(ids), attend, tapped)
         self.length = end

@@ -14,7 +14,10 @@ from lessonlib.errors import LessonError, causes
 from lessonlib.files import CHECKPOINTS, shown
 from lessonlib.pair import embedded
 
-OFF_THE_SHELF, DISTILLED = "off-the-shelf", "distilled"  # the drafts that the course ships
+OFF_THE_SHELF, DISTILLED, MEDUSA, EAGLE = "off-the-shelf", "distilled", "medusa", "eagle"  # the drafts that the course ships
+MADE_BY = {OFF_THE_SHELF: "generic-text, then python -m lessonlib heal --preset tiny --out checkpoints/off-the-shelf",
+           DISTILLED: "reference trainings --preset tiny, then python -m lessonlib reference distilled --preset tiny",
+           MEDUSA: "reference heads --preset tiny", EAGLE: "reference heads --preset tiny"}
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
@@ -26,12 +29,10 @@ def locate(name):
     """
     if str(name) == embedded.NAME:
         return embedded.ensure_embedded_target()
-    if str(name) in (OFF_THE_SHELF, DISTILLED):
+    if str(name) in MADE_BY:
         name = CHECKPOINTS / name
         if not name.is_dir():
-            how = (f"python -m lessonlib generic-text, then python -m lessonlib heal --preset tiny --out {shown(name)}" if name.name == OFF_THE_SHELF
-                   else "python -m lessonlib reference trainings --preset tiny, then python -m lessonlib reference distilled --preset tiny")
-            raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or make it anew: {how}")
+            raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or make it anew: python -m lessonlib {MADE_BY[name.name]}")
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
     local = isinstance(name, Path) or not HUB_ID.fullmatch(name) or name.startswith(".") or ("/" in name and Path(name).parent.is_dir())

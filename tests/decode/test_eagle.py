@@ -7,9 +7,11 @@ from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import Sampling
 from lessonlib.decode.eagle import EagleDrafter
+from lessonlib.decode.sparse_tree import sparse_tree, up_to
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.errors import LessonError
 from lessonlib.pair.llama_step import LlamaStep
+from lessonlib.pair.tree import tree_of
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
 
@@ -29,6 +31,14 @@ def features_of(target, head, text):
     return step.features
 
 
+def read(drafter):
+    """(the state behind the drafter's text, where the pairs of a draft begin)."""
+    ids, features = drafter.fresh
+    drafter._reserve(64)
+    out = drafter._read(torch.tensor([drafter.pairs, len(ids), *ids]), features)
+    return out[-1:], torch.tensor([drafter.pairs + len(ids)])
+
+
 @pytest.mark.parametrize("taps", [None, (1, 2, 3)])
 @torch.inference_mode()
 def test_the_nth_token_drafted_is_the_nth_pass_of_training(tiny, taps):
@@ -38,26 +48,71 @@ def test_the_nth_token_drafted_is_the_nth_pass_of_training(tiny, taps):
     passes = head.unrolled(torch.tensor([TEXT]), features[None], 4)
     drafter = EagleDrafter(head)
     drafter.reset(TEXT[:n], Sampling(), features[:n - 1])
-    out = drafter.state
-    torch.testing.assert_close(drafter.logits[0], target.lm_head(passes[0][0, n - 2]))
+    out, start = read(drafter)
+    torch.testing.assert_close(drafter._logits(out)[0], target.lm_head(passes[0][0, n - 2]))
     for number in range(1, 4):  # on the text's own tokens, as in training
         place = n - 2 + number
-        out = drafter._run(out, torch.tensor(TEXT[place + 1:place + 2]), place, torch.tensor([place]), torch.ones(1, number, dtype=torch.bool))
+        out = drafter._run(start, out, torch.tensor(TEXT[place + 1:place + 2]), *[torch.tensor([number - 1])] * 2, torch.ones(1, number, dtype=torch.bool))
         torch.testing.assert_close(drafter._logits(out)[0], target.lm_head(passes[number][0, place]))
 
 
+@torch.inference_mode()
 def test_what_was_drafted_leaves_no_trace(tiny):
     target = tiny.llama(layers=3)
     head = head_of(target)
-    features, drafters = features_of(target, head, TEXT), [EagleDrafter(head), EagleDrafter(head), EagleDrafter(head, 9, 3)]
+    features, drafters = features_of(target, head, TEXT), [EagleDrafter(head), EagleDrafter(head), EagleDrafter(head, 9, 3), EagleDrafter(head, tree=TREE)]
     for drafter in drafters:
         drafter.reset(TEXT[:4], Sampling(), features[:3])
     for drafter in drafters[1:]:
-        drafter.propose(5)
-    for drafter in drafters:
+        assert drafter.propose(5).tokens.tolist() == drafter.propose(5).tokens.tolist()
+    for drafter in drafters:  # the first is told of everything at once, without a round between
         drafter.observe(TEXT[4:7], features[3:6])
-    for drafter in drafters[1:]:
-        torch.testing.assert_close(drafter.logits, drafters[0].logits)
+    states = [read(drafter) for drafter in drafters]
+    for state, start in states[1:]:
+        torch.testing.assert_close(state, states[0][0])
+        assert start == states[0][1]
+
+
+TREE = sparse_tree([[0.7, 0.2, 0.1], [0.7, 0.2], [0.7, 0.2], [0.7]], 14)
+
+
+@torch.inference_mode()
+def test_a_tree_of_fixed_shape_holds_the_tokens_of_its_ranks(tiny):
+    """Each proposal against a chain that takes the tokens before it, one after another."""
+    target = tiny.llama(layers=3)
+    head = head_of(target)
+    features = features_of(target, head, TEXT)
+    drafter = EagleDrafter(head, tree=TREE)
+    drafter.reset(TEXT, Sampling(), features[:-1])
+    for K in (1, 2, 4):
+        block, (parents, ranks) = drafter.propose(K), up_to(TREE, K)
+        assert block.parents == parents and len(block.tokens) == len(ranks) and tree_of(parents).deepest == K
+        for row, path in enumerate(tree_of(parents).path):
+            below = [i for i, parent in enumerate(parents) if parent == row]
+            if not below:
+                continue
+            out, start = read(drafter)
+            for number, step in enumerate(path[1:]):
+                out = drafter._run(start, out, block.tokens[step - 1:step], *[torch.tensor([number])] * 2, torch.ones(1, number + 1, dtype=torch.bool))
+            best = drafter._logits(out)[0].topk(5).indices
+            assert [block.tokens[i] for i in below] == [best[ranks[i]] for i in below]
+
+
+@torch.inference_mode()
+def test_rows_that_stand_for_nothing_change_nothing(tiny):
+    """On a GPU as many rows are read whatever is new: what stands in those beyond is never seen."""
+    target = tiny.llama(layers=3)
+    for make in (EagleDrafter, lambda head: EagleDrafter(head, 9, 3), lambda head: EagleDrafter(head, tree=TREE)):
+        drafters = [make(head_of(target)) for _ in range(2)]
+        drafters[1].rows = 5
+        features = features_of(target, drafters[0].module, TEXT)
+        for drafter in drafters:
+            drafter.reset(TEXT[:3], Sampling(), features[:2])
+        for first, last in ((3, 4), (4, 6), (6, 12)):
+            blocks = [drafter.propose(4) for drafter in drafters]
+            assert blocks[0].tokens.tolist() == blocks[1].tokens.tolist() and blocks[0].parents == blocks[1].parents
+            for drafter in drafters:
+                drafter.observe(TEXT[first:last], features[first - 1:last - 1])
 
 
 def test_a_tree_of_width_one_is_the_chain(tiny):
@@ -85,21 +140,22 @@ def test_a_tree_holds_the_likeliest_ways(tiny):
         ways.append(at[place])
     chain, odds = EagleDrafter(head), {}
     chain.reset([1, 2, 3], Sampling(), features[:-1])
-    start = chain.state, chain.logits
+    out, start = read(chain)
 
     def grow(way, state, logits, sure):
         for token, log in enumerate(logits[0].log_softmax(-1).tolist()):
             odds[(*way, token)] = sure + log
             if len(way) < 2:
                 depth = len(way)
-                out = chain._run(state, torch.tensor([token]), 2 + depth, torch.tensor([2 + depth]), torch.ones(1, depth + 1, dtype=torch.bool))
+                out = chain._run(start, state, torch.tensor([token]), *[torch.tensor([depth])] * 2, torch.ones(1, depth + 1, dtype=torch.bool))
                 grow((*way, token), out, chain._logits(out), sure + log)
 
-    grow((), *start, 0.0)
+    grow((), out, chain._logits(out), 0.0)
     assert set(ways) == set(sorted(odds, key=odds.get, reverse=True)[:12])
 
 
-@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 10, 3), lambda head: EagleDrafter(head, vocabulary=range(0, 64, 2))], ids=["chain", "tree", "half the vocabulary"])
+@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 10, 3), lambda head: EagleDrafter(head, tree=TREE), lambda head: EagleDrafter(head, vocabulary=range(0, 64, 2))],
+                         ids=["chain", "growing tree", "fixed tree", "half the vocabulary"])
 def test_greedy_texts_are_plain_decodings(tiny, make):
     target = tiny.llama(layers=3)
     decoder, drafter = Decoder(target), make(head_of(target))
@@ -110,7 +166,8 @@ def test_greedy_texts_are_plain_decodings(tiny, make):
         assert decoder.decode(TEXT, 3, 20, drafter).tokens == decoder.decode(TEXT, 0, 20).tokens
 
 
-@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 5, 2), lambda head: EagleDrafter(head, vocabulary=[0, 2, 3, 5])], ids=["chain", "tree", "some of the vocabulary"])
+@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 5, 2), lambda head: EagleDrafter(head, tree=sparse_tree([[0.5, 0.3], [0.4, 0.3]], 5)),
+                                  lambda head: EagleDrafter(head, vocabulary=[0, 2, 3, 5])], ids=["chain", "growing tree", "fixed tree", "some of the vocabulary"])
 def test_sampled_texts_have_the_targets_distribution(tiny, make):
     target = tiny.llama(vocabulary=V, layers=1, seed=2, positions=16, scale=1.2)
     decoder, drafter, sampling = Decoder(target), make(head_of(target)), Sampling(1.0, generator=torch.Generator().manual_seed(0))

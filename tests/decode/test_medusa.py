@@ -7,7 +7,8 @@ from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
 
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import Sampling
-from lessonlib.decode.medusa import MedusaDrafter, sparse_tree
+from lessonlib.decode.medusa import MedusaDrafter
+from lessonlib.decode.sparse_tree import expected_tokens, sparse_tree
 from lessonlib.drafts.medusa import MedusaHead, MedusaHeads
 from lessonlib.errors import LessonError
 from lessonlib.pair.tree import Tree
@@ -48,6 +49,7 @@ def test_the_sparse_tree_takes_the_likeliest_ways():
     for place, (parent, rank) in enumerate(zip(parents, ranks), 1):
         ways[place] = (*ways[parent], rank)
     assert set(ways.values()) == {(), (0,), (1,), (0, 0), (0, 1), (2,), (1, 0)}
+    assert expected_tokens((parents, ranks), [[0.5, 0.2, 0.1], [0.4, 0.3], [0.3]]) == pytest.approx(1 + 0.5 + 0.2 + 0.2 + 0.15 + 0.1 + 0.08)
     assert len(Tree(sparse_tree([[0.5] * 4] * 3, 40)[0])) == 40 and len(sparse_tree([[0.5, 0.1]], 40)[0]) == 2
 
 

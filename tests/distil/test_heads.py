@@ -5,7 +5,7 @@ import torch
 from support import sequences, store_of, tiny
 
 from lessonlib.distil.distil import store_batch
-from lessonlib.distil.heads import eagle_states, medusa_states, train_heads
+from lessonlib.distil.heads import look_ahead, train_heads
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
 from lessonlib.drafts.eagle import EagleHead
@@ -26,21 +26,21 @@ def store(target, tmp_path_factory):
     return store_of(target, SEQS, tmp_path_factory.mktemp("labels"), k=8)
 
 
-def test_every_label_is_the_token_that_its_state_is_to_guess(target, store):
+def test_every_state_guesses_the_token_that_is_its_label(target, store):
     batch = store_batch(store, range(16), Objective("ce"), "cpu")
-    ids, length = batch.ids.flatten(), batch.ids.shape[1]
-    found = list(medusa_states(MedusaHeads(target, 3), (target, batch)))
+    ids, length, own = batch.ids.flatten(), batch.ids.shape[1], [store.sequence(i) for i in range(16)]
     hidden = target.model(batch.ids).last_hidden_state.flatten(0, 1)
-    for k, (states, labels) in enumerate(found, 1):
-        own = [store.sequence(i) for i in range(16)]
-        assert len(states) == len(labels.resp_ids) == sum(max(0, len(resp) - k) for _, resp in own)
-        # untrained, a head hands on the hidden state itself: at the row whose label is the token 1 + k further on
-        rows = torch.cat([batch.positions[i:i + 1] for i in range(len(batch.positions) - k) if batch.positions[i + k] - batch.positions[i] == k])
-        torch.testing.assert_close(states, hidden[rows], rtol=1e-4, atol=1e-4)
-        assert torch.equal(labels.resp_ids, ids[rows + 1 + k])
-    for states, labels in eagle_states(EagleHead(target, (1, 3)), (target, batch), 3):
+    read, found = look_ahead(MedusaHeads(target, 3), target, batch.ids, batch.positions, 1)
+    torch.testing.assert_close(read, hidden[batch.positions], rtol=1e-4, atol=1e-4)
+    for k, (states, rows) in enumerate(found, 1):
+        assert len(states) == len(rows) == sum(max(0, len(resp) - k) for _, resp in own)
+        # untrained, a head hands on the hidden state itself: of the position whose label is the token 1 + k further on
+        at = batch.positions[rows] - k
+        torch.testing.assert_close(states, hidden[at], rtol=1e-4, atol=1e-4)
+        assert torch.equal(batch.labels.rows(rows).resp_ids, ids[at + 1 + k])
+    for states, rows in look_ahead(EagleHead(target, (1, 3)), target, batch.ids, batch.positions, 3)[1]:
         at = batch.positions[batch.positions % length > 0]
-        assert len(states) == len(at) and torch.equal(labels.resp_ids, ids[at + 1])
+        assert len(states) == len(at) and torch.equal(batch.labels.rows(rows).resp_ids, ids[at + 1])
 
 
 def test_each_medusa_head_names_its_own_number_and_has_a_gradient_at_once(tmp_path):
@@ -69,7 +69,8 @@ def test_an_eagle_head_learns_in_every_pass(target, store, taps):
 
     def losses():
         with torch.no_grad():
-            return [Objective("kl")(target.lm_head(states), labels).mean().item() for states, labels in eagle_states(head, (target, batch), 3)]
+            return [Objective("kl")(target.lm_head(states), batch.labels.rows(rows)).mean().item()
+                    for states, rows in look_ahead(head, target, batch.ids, batch.positions, 3)[1]]
 
     before = losses()
     train_heads(head, target, store, Recipe(steps=60, lr=3e-3, batch_size=16), passes=3, show=False)

@@ -13,7 +13,8 @@ from lessonlib.decode import decoder as decoder_module
 from lessonlib.decode.decoder import Decoder, spec_greedy
 from lessonlib.decode.drafter import Block, Sampling
 from lessonlib.decode.eagle import EagleDrafter
-from lessonlib.decode.medusa import MedusaDrafter, sparse_tree
+from lessonlib.decode.medusa import MedusaDrafter
+from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.decode.ngram import NgramDrafter
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads

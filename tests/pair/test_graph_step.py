@@ -16,7 +16,7 @@ class Interpreted(GraphStep):
     """A GraphStep whose graph is its launches."""
 
     def _capture(self):
-        self.graph, self.told, self.captured = self, None, self._pointers()
+        self.graph, self.told, self.pointers = self, None, self._pointers()
 
     def replay(self):
         self._launch()

@@ -1,0 +1,83 @@
+"""Trees of a fixed shape: which proposals are worth their place in a pass, chosen once by how often the drafter's tokens of each rank were right."""
+
+import heapq
+from dataclasses import dataclass
+
+import torch
+
+from lessonlib.errors import LessonError
+from lessonlib.pair.tree import tree_of
+
+
+def sparse_tree(shares, budget):
+    """The (parents, ranks) of the tree of `budget` proposals that keeps most, parents first.
+
+    shares[d][r]: how often the token of rank r, counted from 0, at depth d + 1 is right where all before it are. A way down counts by the product of
+    its shares, and the likeliest ways are taken, as Medusa's sparse trees are (Cai et al. 2024, appendix).
+    """
+    heap = [(-shares[0][rank], (rank,)) for rank in range(len(shares[0]))]
+    heapq.heapify(heap)
+    rows, parents, ranks = {(): 0}, [], []
+    while heap and len(parents) < budget:
+        share, way = heapq.heappop(heap)
+        parents.append(rows[way[:-1]])
+        ranks.append(way[-1])
+        rows[way] = len(parents)
+        if len(way) < len(shares):
+            for rank, more in enumerate(shares[len(way)]):
+                heapq.heappush(heap, (share * more, (*way, rank)))
+    return tuple(parents), tuple(ranks)
+
+
+def expected_tokens(tree, shares):
+    """Tokens a round that a (parents, ranks) tree is to keep, the target's own among them: one more than the sum over its ways of their shares' products."""
+    odds = [1.0]
+    for depth, parent, rank in zip(tree_of(tuple(tree[0])).depths[1:], *tree):
+        odds.append(odds[parent] * shares[depth - 1][rank])
+    return sum(odds)
+
+
+def up_to(tree, depth):
+    """The part (parents, ranks) of a (parents, ranks) tree that is no deeper than `depth`. Raises LessonError for what is no such pair."""
+    parents, ranks = tree
+    if len(parents) != len(ranks) or not len(ranks) or min(ranks) < 0:
+        raise LessonError(f"a tree of {len(parents)} parents and {len(ranks)} ranks is none; take the pair that sparse_tree makes.")
+    chosen = [i for i, deep in enumerate(tree_of(tuple(parents)).depths[1:]) if deep <= depth]
+    row = {0: 0} | {i + 1: place + 1 for place, i in enumerate(chosen)}
+    return tuple(row[parents[i]] for i in chosen), tuple(ranks[i] for i in chosen)
+
+
+@dataclass(frozen=True)
+class Level:
+    """One depth of a tree, as tensors: `proposals`, which ones are there; of each, `parents`, the place among the states gone on from that it stands on, and
+    `ranks`; `widest`, how many of the likeliest tokens are needed. To get those states: `run`, the proposals of the depth before that have any on them;
+    of each `run_parents`, its own parent's place among the states before; `slots`, where its pair is cached; `sees` [n, later], what it stands on.
+    """
+
+    proposals: torch.Tensor
+    parents: torch.Tensor
+    ranks: torch.Tensor
+    widest: int
+    run: torch.Tensor
+    run_parents: torch.Tensor
+    slots: torch.Tensor
+    sees: torch.Tensor
+
+
+def levels_of(parents, ranks, device):
+    """(parents, a Level for each depth of the (parents, ranks) tree)."""
+    tree, levels = tree_of(tuple(parents)), []
+    has_children, slot, before = set(parents), {}, [0]  # slot: of each row that is gone on from; before: the rows behind the states of the depth before
+    for depth in range(1, tree.deepest + 1):
+        here = [i for i in range(len(parents)) if tree.depths[i + 1] == depth]
+        run = [0] if depth == 1 else [i + 1 for i in range(len(parents)) if tree.depths[i + 1] == depth - 1 and i + 1 in has_children]
+        sees = torch.zeros(len(run), len(slot) + len(run) * (depth > 1), dtype=torch.bool)
+        if depth > 1:
+            slot |= {row: len(slot) + place for place, row in enumerate(run)}
+            for place, row in enumerate(run):
+                sees[place, [slot[seen] for seen in tree.path[row][1:]]] = True
+        numbers = ([i for i in here], [run.index(parents[i]) for i in here], [ranks[i] for i in here])
+        on_run = ([row - 1 for row in run], [0 if depth < 3 else before.index(parents[row - 1]) for row in run], [slot.get(row, 0) for row in run])
+        levels.append(Level(*(torch.tensor(each, device=device) for each in numbers), 1 + max(numbers[2]), *(torch.tensor(each, device=device) for each in on_run), sees.to(device)))
+        before = run
+    return tuple(parents), levels

@@ -1,0 +1,83 @@
+"""Heads on disk: their own weights, and a note of what they were made for; and the drafter that they come to."""
+
+from pathlib import Path
+
+import torch
+
+from lessonlib.decode.eagle import EagleDrafter
+from lessonlib.decode.medusa import MedusaDrafter
+from lessonlib.decode.sparse_tree import sparse_tree
+from lessonlib.drafts.eagle import EagleHead
+from lessonlib.drafts.medusa import MedusaHeads
+from lessonlib.errors import LessonError
+from lessonlib.files import atomic_path, read_json, remove, shown, write_json
+from lessonlib.pair.draft_files import NOTE, check_draft_folder
+from lessonlib.pair.few_bits import BITS, dequantise_layers, quantise_layers
+from lessonlib.pair.tensor_files import read_tensors, write_tensors
+from lessonlib.pair.tokenizer_check import model_fingerprint
+
+WEIGHTS = "heads.safetensors"
+SHAPES = {"medusa": "count", "eagle": "taps"}  # of each kind, what its note says besides
+
+
+def save_heads(heads, folder, target, bits=32, shares=None, **notes):
+    """Write MedusaHeads or an EagleHead to `folder`, replacing what is there; `bits`, 8 or 4, rounds the matrices (`quantise_layers`).
+
+    shares: how often the guess of each rank is right at each distance (lists of numbers, as Ahead has them), by which a tree is chosen later. `notes` go
+    into draft.json as they are. Raises LessonError where `folder` holds something other than a draft, and for other bits.
+    """
+    if bits not in (32, *BITS):
+        raise LessonError(f"heads cannot be stored in {bits} bits a weight; give 32, {' or '.join(map(str, BITS))}.")
+    check_draft_folder(folder)
+    own = {name: weight.detach() for name, weight in heads.named_parameters()}
+    shape = {"kind": "eagle", "taps": list(heads.taps)} if hasattr(heads, "taps") else {"kind": "medusa", "count": len(heads)}
+    with atomic_path(folder) as temporary:
+        temporary.mkdir()
+        write_tensors(temporary / WEIGHTS, own if bits == 32 else quantise_layers(own, bits))
+        write_json(temporary / NOTE, {**shape, "bits": bits, "target": Path(target.config._name_or_path).name, "target_fingerprint": model_fingerprint(target),
+                                      "shares": shares and [[round(share, 4) for share in row] for row in shares], **notes})
+        remove(folder)
+
+
+def heads_note(folder):
+    """The note of the heads in a folder, or None where there are none."""
+    note = read_json(Path(folder) / NOTE) if (Path(folder) / NOTE).is_file() else None
+    shape = SHAPES.get(note.get("kind")) if isinstance(note, dict) else None
+    if shape and not {shape, "bits", "target_fingerprint", "shares"} <= note.keys():
+        raise LessonError(f"{shown(Path(folder) / NOTE)} is not the whole note of {note['kind']} heads; make them again.")
+    return note if shape else None
+
+
+def load_heads(folder, target):
+    """The MedusaHeads or EagleHead in a folder, on the target's device in its dtype, frozen, in eval mode.
+
+    Raises LessonError for a folder without heads, heads of another target, torn files, and weights that are not those of such heads.
+    """
+    note = heads_note(folder)
+    if note is None:
+        raise LessonError(f"{shown(folder)} holds no heads; make some with `python -m lessonlib train --medusa 3` or `--eagle`.")
+    if (found := model_fingerprint(target)) != note.get("target_fingerprint"):
+        raise LessonError(f"The heads in {shown(folder)} were made for another target ({note.get('target')}, {note.get('target_fingerprint')}; this one is {found}); "
+                          "load that target, or train new heads.")
+    heads = MedusaHeads(target, note["count"]) if note["kind"] == "medusa" else EagleHead(target, note["taps"])
+    stored = read_tensors(Path(folder) / WEIGHTS)
+    stored = stored if note["bits"] == 32 else dequantise_layers(stored)
+    own = dict(heads.named_parameters())
+    if {name: tensor.shape for name, tensor in stored.items()} != {name: tensor.shape for name, tensor in own.items()}:
+        raise LessonError(f"{shown(Path(folder) / WEIGHTS)} does not hold the heads that {NOTE} describes; make them again.")
+    with torch.no_grad():
+        for name, weight in own.items():
+            weight.copy_(stored[name])
+    return heads.to(target.dtype).eval().requires_grad_(False)
+
+
+def heads_drafter(folder, target, tree=None, vocabulary=None):
+    """The drafter of the heads in a folder: a chain, or the `tree` proposals that, by the shares in their note, are worth their place most.
+
+    Raises LessonError as `load_heads` does, and for a tree of heads whose shares were never measured.
+    """
+    heads, shares = load_heads(folder, target), heads_note(folder)["shares"]
+    if tree is not None and not shares:
+        raise LessonError(f"the note in {shown(folder)} does not say how often each guess is right, so no tree can be chosen; train these heads again.")
+    shape = None if tree is None else sparse_tree(shares, tree)
+    return EagleDrafter(heads, vocabulary=vocabulary, tree=shape) if hasattr(heads, "taps") else MedusaDrafter(heads, target, shape, vocabulary)

@@ -1,0 +1,88 @@
+"""Heads on disk: what comes back is what was kept, and what is not theirs is refused in one sentence."""
+
+import json
+
+import pytest
+import torch
+from support import sequences, tiny
+
+from lessonlib.decode.decoder import Decoder
+from lessonlib.decode.eagle import EagleDrafter
+from lessonlib.decode.medusa import MedusaDrafter
+from lessonlib.drafts.eagle import EagleHead
+from lessonlib.drafts.head_files import heads_drafter, heads_note, load_heads, save_heads
+from lessonlib.drafts.medusa import MedusaHeads
+from lessonlib.errors import LessonError
+
+SHARES = [[0.5, 0.2], [0.4, 0.1], [0.3, 0.1]]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tiny(sharp=3, layers=3)
+
+
+def moved(heads):
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in heads.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    return heads
+
+
+MAKE = {"medusa": lambda target: moved(MedusaHeads(target, 3)), "eagle": lambda target: moved(EagleHead(target, (1, 3)))}
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_heads_come_back_as_they_were(target, tmp_path, kind):
+    heads = MAKE[kind](target)
+    for bits, far in ((32, 0), (8, 0.02), (4, 0.2)):
+        save_heads(heads, tmp_path / "heads", target, bits, SHARES, recipe="r")
+        found = load_heads(tmp_path / "heads", target)
+        assert not found.training and not any(weight.requires_grad for weight in found.parameters())
+        for (name, weight), (other, stored) in zip(heads.named_parameters(), found.named_parameters(), strict=True):
+            assert name == other and (weight - stored).abs().max() <= far * weight.abs().max()
+    note = heads_note(tmp_path / "heads")
+    assert note["shares"] == SHARES and note["recipe"] == "r" and note["kind"] == kind
+
+
+@pytest.mark.parametrize("kind, drafter", [("medusa", MedusaDrafter), ("eagle", EagleDrafter)])
+def test_they_come_to_a_drafter_whose_tree_is_chosen_by_what_was_measured(target, tmp_path, kind, drafter):
+    save_heads(MAKE[kind](target), tmp_path / "heads", target, shares=SHARES)
+    decoder, prompt = Decoder(target), sequences(1)[0][0]
+    plain = decoder.decode(prompt, 0, 20).tokens
+    for tree in (None, 4):
+        made = heads_drafter(tmp_path / "heads", target, tree)
+        assert isinstance(made, drafter)
+        proposed = []
+        found = decoder.decode(prompt, 3, 20, made, on_round=lambda text, block, *rest: proposed.append(block))
+        assert found.tokens == plain
+        assert all((block.parents is None and len(block.tokens) == 3) if tree is None else block.parents == (0, 1, 0, 3) for block in proposed)
+
+
+def test_what_is_not_theirs_is_refused(target, tmp_path):
+    folder = tmp_path / "heads"
+    with pytest.raises(LessonError, match="holds no heads"):
+        load_heads(folder, target)
+    save_heads(MAKE["medusa"](target), folder, target)
+    with pytest.raises(LessonError, match="were made for another target"):
+        load_heads(folder, tiny(layers=2))
+    with pytest.raises(LessonError, match="no tree can be chosen"):
+        heads_drafter(folder, target, 5)
+    with pytest.raises(LessonError, match="cannot be stored in 3 bits"):
+        save_heads(MAKE["medusa"](target), folder, target, 3)
+    note = json.loads((folder / "draft.json").read_text())
+    (folder / "draft.json").write_text(json.dumps({**note, "count": 2}))
+    with pytest.raises(LessonError, match="does not hold the heads"):
+        load_heads(folder, target)
+    (folder / "draft.json").write_text(json.dumps({"kind": "eagle"}))
+    with pytest.raises(LessonError, match="not the whole note of eagle heads"):
+        load_heads(folder, target)
+    (folder / "draft.json").write_text(json.dumps(note))
+    (folder / "heads.safetensors").write_bytes(b"torn")
+    with pytest.raises(LessonError, match="torn"):
+        load_heads(folder, target)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(LessonError, match="thesis.txt"):
+        save_heads(MAKE["medusa"](target), tmp_path / "other", target)
