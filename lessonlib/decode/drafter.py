@@ -8,6 +8,7 @@ import torch
 from lessonlib.decode.warp import probabilities
 from lessonlib.kernels.copies import to_device
 from lessonlib.kernels.draw import draw
+from lessonlib.pair.short_head import short_headed
 from lessonlib.pair.step import context_length, step_of
 
 
@@ -68,9 +69,13 @@ class Drafter(Protocol):
 
 
 class ModelDrafter:
-    """Proposes with a second causal LM that shares the target's tokenizer: its own cache, its own argmax or samples."""
+    """Proposes with a second causal LM that shares the target's tokenizer: its own cache, its own argmax or samples.
 
-    def __init__(self, model):
+    vocabulary: ids that may be proposed, all unless given; its output layer is then read for those alone.
+    """
+
+    def __init__(self, model, vocabulary=None):
+        model, self.head = (model, None) if vocabulary is None else short_headed(model, vocabulary)
         self.step, self.longest = step_of(model), context_length(model)
 
     def reset(self, prompt_ids, sampling):
@@ -93,8 +98,10 @@ class ModelDrafter:
             else:
                 probs.append(self.sampling.probabilities(logits))
                 unread = draw(probs[-1], uniforms[i])[None]
+            unread = unread if self.head is None else self.head.tokens(unread)
             tokens.append(unread)
-        return Block(torch.cat(tokens), torch.stack(probs) if probs else None)
+        probs = torch.stack(probs) if probs else None
+        return Block(torch.cat(tokens), probs if probs is None or self.head is None else self.head.odds(probs))
 
     def observe(self, tokens):
         """Take back the proposals that were not kept, and remember what was written."""

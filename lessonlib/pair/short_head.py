@@ -1,5 +1,7 @@
 """The output layer for some of the vocabulary alone: most of a small draft's bytes are there, and most of the vocabulary is hardly ever written."""
 
+from copy import copy
+
 import torch
 
 from lessonlib.errors import LessonError
@@ -30,6 +32,17 @@ class ShortHead:
     def odds(self, probs):
         """Distributions [..., n] over the whole vocabulary [..., V]."""
         return probs if self.ids is None else probs.new_zeros(*probs.shape[:-1], self.size).index_copy(-1, self.ids, probs)
+
+
+def short_headed(model, ids):
+    """(`model` with an output layer for the tokens `ids` alone, that ShortHead): a causal LM in all else, which shares every other weight with it."""
+    head = ShortHead(model, ids)
+    short, linear = copy(model), torch.nn.Linear(model.config.hidden_size, len(head.ids), bias=head.bias is not None, device="meta")
+    for name, weight in (("weight", head.weight), ("bias", head.bias)):
+        if weight is not None:
+            setattr(linear, name, torch.nn.Parameter(weight, requires_grad=False))
+    short._modules = {**model._modules, "lm_head": linear.train(model.training)}
+    return short, head
 
 
 def most_frequent(sequences, count):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import ModelDrafter, Sampling
 from lessonlib.decode.warp import probabilities
 
@@ -67,3 +68,22 @@ def test_a_new_text_forgets_the_old_one(tiny):
     drafter.propose(2)
     drafter.observe([5])
     assert prompt == [8, 8]
+
+
+@torch.inference_mode()
+def test_with_some_of_the_vocabulary_it_proposes_what_the_model_would_of_those(tiny):
+    target, draft, some = tiny.llama(layers=3), tiny.llama(layers=2, seed=5), list(range(0, 64, 2))
+    decoder, prompt = Decoder(target), [3, 1, 4, 1, 5]
+    drafter = ModelDrafter(draft, some)
+    drafter.reset(prompt, Sampling())
+    expected = list(prompt)
+    for _ in range(3):
+        logits = draft(torch.tensor([expected])).logits[0, -1]
+        expected.append(max(some, key=lambda token: logits[token]))
+    assert drafter.propose(3).tokens.tolist() == expected[5:]
+    assert decoder.decode(prompt, 3, 20, ModelDrafter(draft, some)).tokens == decoder.decode(prompt, 0, 20).tokens
+    drafter.reset(prompt, Sampling(1.0, generator=torch.Generator().manual_seed(0)))
+    block = drafter.propose(2)
+    assert block.probs.shape == (2, 64) and block.probs[:, 1::2].abs().sum() == 0 and all(token % 2 == 0 for token in block.tokens.tolist())
+    torch.testing.assert_close(block.probs[0, some], draft(torch.tensor([prompt])).logits[0, -1, some].softmax(-1))
+    assert draft.lm_head.weight.shape[0] == 64

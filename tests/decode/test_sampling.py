@@ -79,6 +79,11 @@ def test_the_texts_have_the_targets_distribution(tiny, pair, name):
     assert len(texts) > 8
 
 
+def test_a_draft_with_some_of_the_vocabulary_leaves_the_targets_distribution(tiny, pair):
+    some = [0, 2, 3, 5]
+    assert chi_square_p(decode_many(pair, 1.0, None, None, 2, lambda draft: ModelDrafter(draft, some)), every_text(tiny, pair[0], 1.0, None, None)) > 1e-4
+
+
 def resample_from_the_target(target_probs, draft_probs, draft_tokens, uniforms):
     kept, following = right(target_probs, draft_probs, draft_tokens, uniforms)
     return kept, draw(target_probs[kept], uniforms[-1])
