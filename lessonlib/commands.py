@@ -232,6 +232,8 @@ def reference(options):
     """Make anew what the course ships."""
     from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
     from lessonlib.reference_decoding import record_decoded, record_leaks, ship_distilled
+    from lessonlib.reference_board import record_board
+    from lessonlib.reference_heads import record_heads
     from lessonlib.reference_trainings import record_plain, record_trainings
 
     made = lesson_of(options)
@@ -252,5 +254,9 @@ def reference(options):
         record_decoded(made, drafts)
     elif options.what == "leaks":
         record_leaks(made)
+    elif options.what == "heads":
+        record_heads(made, options.only)
+    elif options.what == "board":
+        record_board(made)
     else:
         record_off_the_shelf(made, options.text)

@@ -1,6 +1,7 @@
 """Distilling a draft from a label store: its batches, its forward and backward, and the shared training loop around them."""
 
 from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
 
 import torch
 
@@ -99,20 +100,34 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
                    on_step, label or f"training ({objective.name})", show)
 
 
-def batches_of(store, recipe, objective, device, pack=False):
+def batches_of(store, recipe, objective, device, pack=False, alike=1):
     """A function from a step to its micro-batches, in an order that the seed and the step alone decide, each sequence once an epoch.
 
-    Raises LessonError for a store smaller than a batch.
+    alike: of how many batches drawn together the sequences are sorted by length before they are shared out, so that padding is small; the batches
+    then come in any order. Raises LessonError for a store smaller than a batch.
     """
     if len(store) < recipe.batch_size:
         raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
     size, per_epoch = recipe.micro_batch or recipe.batch_size, len(store) // recipe.batch_size
 
+    @cache
+    def length(i):
+        return sum(map(len, store.sequence(i)))
+
+    @lru_cache(maxsize=2)
+    def order_of(epoch):
+        generator = torch.Generator().manual_seed(recipe.seed * 100_003 + epoch)
+        order = torch.randperm(len(store), generator=generator).tolist()
+        if alike > 1:
+            window = alike * recipe.batch_size
+            order = [i for start in range(0, len(order), window) for i in sorted(order[start:start + window], key=length)]
+            places = torch.randperm(per_epoch, generator=generator).tolist()
+            order = [i for place in places for i in order[place * recipe.batch_size:(place + 1) * recipe.batch_size]]
+        return order
+
     def micro_batches(step):
         epoch, place = divmod(step, per_epoch)
-        order = torch.randperm(len(store), generator=torch.Generator().manual_seed(recipe.seed * 100_003 + epoch))
-        chosen = order[place * recipe.batch_size:(place + 1) * recipe.batch_size].tolist()
-        chosen.sort(key=lambda i: sum(map(len, store.sequence(i))))  # neighbours of like length need little padding
+        chosen = sorted(order_of(epoch)[place * recipe.batch_size:(place + 1) * recipe.batch_size], key=length)  # neighbours of like length need little padding
         return [store_batch(store, chosen[start:start + size], objective, device, pack) for start in range(0, len(chosen), size)]
 
     return micro_batches

@@ -1,5 +1,6 @@
 """Training what is bolted onto a frozen target: Medusa heads and EAGLE heads, on the target's own text and its stored odds."""
 
+from copy import deepcopy
 from dataclasses import asdict
 
 import torch
@@ -11,6 +12,7 @@ from lessonlib.pair.llama import read_texts
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 DISCOUNT = 0.8  # of the loss of each pass, or head, further ahead
+ALIKE = 16  # batches whose texts are sorted by length together: every pass, and the target's, works on the padding too
 
 
 def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoint=None, on_step=None, label="training heads", show=True):
@@ -21,12 +23,13 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
     """
     objective = objective if isinstance(objective, Objective) else Objective(objective or ("kl" if hasattr(heads, "taps") else "ce"))
     device = target.device
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    reader = reader_of(target, dtype)
 
     def backward(heads, batch, scale):
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         head, total, losses = target.lm_head, 0.0, []
         with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
-            _, ahead = look_ahead(heads, target, batch.ids, batch.positions, passes)
+            _, ahead = look_ahead(heads, reader, batch.ids, batch.positions, passes)
         for number, (hidden, rows) in enumerate(ahead):
             weight = DISCOUNT**number
             found, gradient = head_and_loss(head, hidden.detach(), batch.labels.rows(rows), scale * weight, objective, dtype)
@@ -35,8 +38,19 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
         torch.autograd.backward(*zip(*losses))
         return total
 
-    return fit(heads, batches_of(store, recipe, objective, device), backward, recipe, checkpoint,
+    return fit(heads, batches_of(store, recipe, objective, device, alike=ALIKE), backward, recipe, checkpoint,
                [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes], on_step, label, show)
+
+
+def reader_of(target, dtype):
+    """`target`, with its products' weights in `dtype` already where that is lower, so that autocast does not convert them all in every step."""
+    if target.dtype.itemsize <= dtype.itemsize:
+        return target
+    reader = deepcopy(target)
+    for module in reader.model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.to(dtype)
+    return reader
 
 
 def look_ahead(heads, target, ids, positions, passes):
@@ -46,16 +60,16 @@ def look_ahead(heads, target, ids, positions, passes):
     for each of `passes` passes of an EagleHead: the states from which its output layer guesses, and which of the R tokens they guess, with gradients.
     Medusa head k guesses the token k further on than its state, where its text has one; an EAGLE head's pair for token a ends with the token a - 1.
     """
-    taps = getattr(heads, "taps", ())
+    taps, length = getattr(heads, "taps", ()), ids.shape[1]
+    text, place = positions // length, positions % length
+    # which rows, before the long reading: a GPU is asked for their number
+    rows = (place > 0).nonzero()[:, 0]  # the row that predicts token a is a - 1, its pair stands at a - 2; a prompt of one token has no pair yet
+    # rows of one text stand behind one another: row j + k is k tokens on if its position is
+    later = [(positions[k:] - positions[:-k] == k).nonzero()[:, 0] for k in range(1, 1 + (0 if taps else len(heads)))]
     with torch.no_grad():
         tapped = dict.fromkeys(taps)
         hidden = read_texts(target, ids, tapped=tapped).flatten(0, 1)[positions]
     if not taps:
-        # rows of one text stand behind one another: row j + k is k tokens on if its position is
-        later = [(positions[k:] - positions[:-k] == k).nonzero()[:, 0] for k in range(1, len(heads) + 1)]
-        return hidden, [(head(hidden[rows]), rows + k) for k, (head, rows) in enumerate(zip(heads.heads, later), 1)]
-    length, features = ids.shape[1], torch.cat([*tapped.values()], -1)
-    text, place = positions // length, positions % length  # the row that predicts token a is a - 1, and its pair stands at a - 2
-    rows = (place > 0).nonzero()[:, 0]  # a prompt of one token has no pair yet
-    pairs = (text * (length - 1) + place - 1)[rows]
+        return hidden, [(head(hidden[at]), at + k) for k, (head, at) in enumerate(zip(heads.heads, later), 1)]
+    features, pairs = torch.cat([*tapped.values()], -1), (text * (length - 1) + place - 1)[rows]
     return hidden, [(states.flatten(0, 1)[pairs], rows) for states in heads.unrolled(ids, features.to(heads.join.weight.dtype), passes)]

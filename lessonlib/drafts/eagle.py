@@ -14,7 +14,7 @@ class EagleHead(nn.Module):
     """From the target's features of a token and the token that follows it, the state from which the target's output layer guesses the one after.
 
     taps: the layers, counted from 1, behind which the features [..., taps * width] are taken: the last one alone, or some more, which are fused to one
-    width. A position is a pair: the feature of token t and the embedding of token t + 1, joined to one width, through a layer that begins as
+    width. A position is a pair: the feature of token t and the embedding of token t + 1, joined to one width (at first added), through a layer that begins as
     the target's last, which sees all pairs before it. What comes out takes the feature's place when it drafts further. Embedding and output
     layer are the target's own, frozen; the rest are fp32 weights that train. Raises LessonError for a target whose arithmetic lessonlib does not have.
     Source: Li et al. 2024 (EAGLE), and 2025 (EAGLE-3) for several layers' features. Built in notebook 12.
@@ -34,6 +34,8 @@ class EagleHead(nn.Module):
         self.of_feature, self.of_token, self.norm = (deepcopy(target.model.norm).float().requires_grad_(True) for _ in range(3))
         for norm in (self.of_feature, self.of_token):
             nn.init.ones_(norm.weight)
+        with torch.no_grad():  # it begins by handing on the sum of both, which is what a layer's input is like, and learns faster than from noise alone
+            self.join.weight.mul_(0.1).add_(torch.eye(width).repeat(1, 2))
         self.to(target.device)
         self.__dict__["target"] = target  # not a part of it: neither trained nor saved with it
 
