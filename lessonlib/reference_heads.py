@@ -99,7 +99,7 @@ def trained(run, lesson, store, heldout, vocabulary):
     save_heads(heads.eval().requires_grad_(False), lesson.folder / run.name, target)
     every = max(1, len(losses) // 40)
     # greedy answers come first in the store, and were drawn for all prompts: those to train on, so that a tree can be chosen without a look at others
-    measured = {**heldout, "training answers": [store.sequence(i) for i in range(500)]}
+    measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(500, len(store)))]}
     result = {"recipe": asdict(recipe), "passes": PASSES, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
               "tokens": round(run.steps * BATCH * store.rows / len(store)), "seconds": seconds,
               "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,

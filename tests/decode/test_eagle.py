@@ -1,5 +1,7 @@
 """The EAGLE drafter drafts what its head was trained to: pass n of the unrolled head is its n-th token; and every text is the target's own."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
@@ -7,8 +9,10 @@ from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import Sampling
 from lessonlib.decode.eagle import EagleDrafter
+from lessonlib.decode.medusa import MedusaDrafter
 from lessonlib.decode.sparse_tree import sparse_tree, up_to
 from lessonlib.drafts.eagle import EagleHead
+from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
 from lessonlib.pair.llama_step import LlamaStep
 from lessonlib.pair.tree import tree_of
@@ -198,3 +202,40 @@ def test_layers_that_are_not_there_are_refused(tiny, taps):
 def test_a_vocabulary_that_is_none_is_refused(tiny, ids):
     with pytest.raises(LessonError, match="each once"):
         EagleDrafter(EagleHead(tiny.llama()), vocabulary=ids)
+
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # on a GPU a round of drafting is a captured graph
+
+
+@pytest.mark.parametrize("make", [lambda head, target: EagleDrafter(head), lambda head, target: EagleDrafter(head, 10, 3), lambda head, target: EagleDrafter(head, tree=TREE),
+                                  lambda head, target: EagleDrafter(head, vocabulary=range(0, 64, 2)), lambda head, target: MedusaDrafter(MedusaHeads(target, 4), target, TREE),
+                                  lambda head, target: MedusaDrafter(MedusaHeads(target, 4), target)],
+                         ids=["chain", "growing tree", "fixed tree", "half the vocabulary", "Medusa tree", "Medusa chain"])
+@torch.inference_mode()
+def test_a_round_drafts_the_same_wherever_it_runs(tiny, make):
+    """Of several lengths, in turns of several K, drawn and greedy, over more pairs than a graph reads at once and than the cache has room for at first."""
+    text = [(7 * i) % 64 for i in range(700)]
+    target, drafters = tiny.llama(layers=3, positions=1024), []
+    features = features_of(target, EagleHead(target), text)
+    for device in (DEVICE, torch.device("cpu")):
+        here = deepcopy(target).float().to(device)
+        torch.manual_seed(1)
+        head = EagleHead(here).float().eval().requires_grad_(False)
+        for weight in head.parameters():
+            weight.add_(0.05 * torch.randn(weight.shape).to(device))
+        torch.manual_seed(2)
+        drafters.append((device, make(head, here)))
+    for greedy in (True, False):
+        blocks, place = [[], []], 30
+        for number, (device, drafter) in enumerate(drafters):
+            sampling = Sampling(0.0 if greedy else 1.0, generator=torch.Generator().manual_seed(0))
+            drafter.reset(text[:30], sampling, features[:29].float().to(device))
+            for K, more in ((4, 1), (2, 3), (4, 5), (3, 1), (4, 40), (4, 600), (2, 2), (4, 1)):
+                blocks[number].append(drafter.propose(K))
+                drafter.observe(text[place:place + more], features[place - 1:place + more - 1].float().to(device))
+                place += more
+            place = 30
+        for ours, theirs in zip(*blocks):
+            assert ours.tokens.tolist() == theirs.tokens.tolist() and ours.parents == theirs.parents
+            if ours.probs is not None:
+                torch.testing.assert_close(ours.probs.cpu(), theirs.probs, rtol=1e-3, atol=1e-5)
