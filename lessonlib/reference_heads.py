@@ -94,7 +94,7 @@ def trained(run, lesson, store, heldout, vocabulary):
     heads, target = run.fresh(lesson.target), lesson.target
     recipe = Recipe(steps=run.steps, lr=run.lr, batch_size=BATCH, save_every=1_000)
     start = perf_counter()
-    losses = train_heads(heads, target, store, recipe, "kl", PASSES, label=run.name)
+    losses = train_heads(heads, target, store, recipe, "kl", PASSES, lesson.folder / f"{run.name}.training", label=run.name)
     seconds = perf_counter() - start
     save_heads(heads.eval().requires_grad_(False), lesson.folder / run.name, target)
     every = max(1, len(losses) // 40)
