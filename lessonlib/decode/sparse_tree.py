@@ -29,12 +29,18 @@ def sparse_tree(shares, budget):
     return tuple(parents), tuple(ranks)
 
 
+def odds_of_ways(tree, shares):
+    """How likely each row of a (parents, ranks) tree is kept, the text's last token (1.0) first: the product of the shares on its way."""
+    odds, depths = [1.0], [0]
+    for parent, rank in zip(*tree):
+        odds.append(odds[parent] * shares[depths[parent]][rank])
+        depths.append(depths[parent] + 1)
+    return odds
+
+
 def expected_tokens(tree, shares):
-    """Tokens a round that a (parents, ranks) tree is to keep, the target's own among them: one more than the sum over its ways of their shares' products."""
-    odds = [1.0]
-    for depth, parent, rank in zip(tree_of(tuple(tree[0])).depths[1:], *tree):
-        odds.append(odds[parent] * shares[depth - 1][rank])
-    return sum(odds)
+    """Tokens a round that a (parents, ranks) tree is to keep, the target's own among them."""
+    return sum(odds_of_ways(tree, shares))
 
 
 def up_to(tree, depth):
