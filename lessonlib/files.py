@@ -94,18 +94,21 @@ def fingerprint(value):
 
 
 def write_json(path, value):
-    """Write `value` as indented JSON, atomically."""
+    """Write `value` as indented JSON (gzip by name), atomically."""
+    text = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
     with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        # no clock in the gzip header: the same value makes the same bytes
+        temporary.write_bytes(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
 
 
 def read_json(path):
-    """Read a JSON file; a missing or broken one is a LessonError."""
+    """Read a JSON file (gzip by name); a missing or broken one is a LessonError."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        with open_text(path) as file:
+            return json.load(file)
     except FileNotFoundError:
         raise LessonError(f"{shown(path)} is missing; check the path, or run the command that makes it.") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError) as error:
         raise LessonError(f"{shown(path)} cannot be read as JSON ({error}); make it again.") from None
 
 

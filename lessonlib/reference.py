@@ -66,7 +66,7 @@ def by_answer(measured):
 
 def recorded_trainings():
     """The long trainings on record, one record a seed, seed 0 first."""
-    return [read_json(path) for path in sorted(REFERENCE.glob("trainings_*.json"))]
+    return [read_json(path) for path in sorted(REFERENCE.glob("trainings_*.json.gz"))]
 
 
 def recorded_gain(record, after, before, run="heldout"):

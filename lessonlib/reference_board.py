@@ -39,7 +39,7 @@ def record_board(lesson):
               f"by position {best.predicted_by_position:.2f} x, identical {best.identical} of {len(prompts)}", flush=True)
     result = {**made, "prompts": len(prompts), "tokens": TOKENS, "drafts": rows}
     if target.device.type == "cuda":
-        result["output layer of the 1B"] = {"vocabulary": LARGE_VOCABULARY, "short": SHORT_VOCABULARY, **short_output_layer(target.device)}
+        result["output layer of the 1B"] = {"vocabulary": LARGE_VOCABULARY, **short_output_layer(target.device)}
     write_json(REFERENCE / f"board_{'gpu' if target.device.type == 'cuda' else 'cpu'}.json", result)
 
 

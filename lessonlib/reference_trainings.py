@@ -69,7 +69,7 @@ RUNS = (
 
 
 def record_trainings(lesson, text):
-    """Train and measure every draft of RUNS; writes data/reference/trainings_N.json, N the preset's seed. Finished runs stay.
+    """Train and measure every draft of RUNS; writes data/reference/trainings_N.json.gz, N the preset's seed. Finished runs stay.
 
     Each seed draws other answers to the same prompts and takes them in another order. text: folder of the generic text (`generic-text` makes it).
     """
@@ -88,7 +88,7 @@ def record_trainings(lesson, text):
         result["runs"][run.name] = kept(lesson.folder / f"run {run.name}.json", lambda run=run: trained(run, lesson, stores, heldout, seed))
         found = result["runs"][run.name]
         print(f"  {run.name:<30} alpha {found['heldout']['alpha']['value']:.4f}  greedy top-1 {found['heldout-greedy']['top1']['value']:.4f}", flush=True)
-    write_json(REFERENCE / f"trainings_{seed}.json", result)
+    write_json(REFERENCE / f"trainings_{seed}.json.gz", result)
 
 
 def record_plain(lesson):

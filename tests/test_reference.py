@@ -175,7 +175,7 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
     (tmp_path / "train.jsonl").write_text(json.dumps({"text": "The river flows past the old mill and on to the sea. " * 40}) + "\n", encoding="utf-8")
     begun = Lesson(replace(lesson.preset, seed=1), tmp_path)
     reference_trainings.record_trainings(begun, tmp_path)
-    record = read_json(tmp_path / "trainings_1.json")
+    record = read_json(tmp_path / "trainings_1.json.gz")
     assert record["seed"] == 1 and record["answers"] == 4 and {run["recipe"]["seed"] for run in record["runs"].values()} == {1}
     assert [run["writer"] for run in record["runs"].values()] == ["target", "generic"]
     assert list(record["untrained"]) == ["A"]  # what is once on record belongs to seed 0
@@ -190,9 +190,9 @@ def test_the_long_trainings_are_recorded_and_an_interrupted_recording_goes_on(le
         assert alpha["low"] < alpha["value"] < alpha["high"] and list(run["alpha_by_step"]) == ["0", "2"]
         assert np.average(run["heldout"]["alpha_by_answer"], weights=record["heldout_lengths"]["heldout"]) == pytest.approx(alpha["value"], abs=1e-4)
     monkeypatch.setattr(reference_trainings, "trained", None)  # what is finished is not trained again
-    (tmp_path / "trainings_1.json").unlink()
+    (tmp_path / "trainings_1.json.gz").unlink()
     reference_trainings.record_trainings(begun, tmp_path)
-    assert read_json(tmp_path / "trainings_1.json") == record
+    assert read_json(tmp_path / "trainings_1.json.gz") == record
 
 
 def test_the_kernels_train_the_draft_that_their_definitions_train():
