@@ -153,3 +153,30 @@ def test_one_prompt_is_answered_the_same_with_and_without_a_draft(capsys):
     main(["say", "--preset", "tiny", "What is the capital of France?", "--max-new-tokens", "12", "--dtype", "bfloat16"])
     first, text, *_ = capsys.readouterr().out.splitlines()
     assert "on cpu in bfloat16" in first.replace("cuda", "cpu") and "Paris" in text
+
+
+def test_heads_are_trained_measured_and_decoded_with_for_a_pair_of_ones_own(capsys, tmp_path):
+    target, own = pair(tmp_path)
+    lines(tmp_path / "prompts.jsonl", *({"prompt": f"w{i} w{i + 1}"} for i in range(12)))
+    answers = tmp_path / "answers.jsonl"
+    main([str(word) for word in ["generate", *own, "--input", tmp_path / "prompts.jsonl", "--out", answers, "--max-new-tokens", "12", "--temperature", "0"]])
+    main([str(word) for word in ["score", *own, "--answers", answers, "--out", tmp_path / "labels", "--k", "8"]])
+    for options in (["--medusa", "2"], ["--eagle", "2,4", "--passes", "2"]):
+        heads, prompts = tmp_path / options[0][2:], ["--input", tmp_path / "prompts.jsonl", "--sweep-prompts", "2", "--sweep-tokens", "8", "--sweep-k", "2"]
+        main([str(word) for word in ["train", *own, "--labels", tmp_path / "labels", "--out", heads, *options, "--train-steps", "3", "--batch-size", "4", "--lr", "1e-3"]])
+        capsys.readouterr()
+        main([str(word) for word in ["alpha", *own, "--answers", answers, "--draft", heads]])
+        assert "guess 1: alpha 0." in capsys.readouterr().out
+        for more in ([], ["--tree", "5"]):
+            main([str(word) for word in ["sweep", *own, "--draft", heads, *prompts, *more]])
+            assert "texts part" not in capsys.readouterr().out
+            main([str(word) for word in ["say", *own, "w1 w2 w3", "--draft", heads, "--max-new-tokens", "8", *more]])
+            with_heads = capsys.readouterr().out.splitlines()[1]
+            main([str(word) for word in ["say", *own, "w1 w2 w3", "--K", "0", "--max-new-tokens", "8"]])
+            assert capsys.readouterr().out.splitlines()[1] == with_heads
+    main([str(word) for word in ["sweep", *own, "--draft", "ngram", *prompts]])
+    assert "no tree" in refused(capsys, "sweep", *own, "--draft", "ngram", *prompts, "--tree", "5")
+    assert "no tree" in refused(capsys, "say", *own, "w1", "--tree", "5")
+    assert "two things to train" in refused(capsys, "train", *own, "--labels", tmp_path / "labels", "--out", tmp_path / "x", "--medusa", "2", "--layers", "2")
+    assert "name layers from 1 to 5" in refused(capsys, "train", *own, "--labels", tmp_path / "labels", "--out", tmp_path / "x", "--eagle", "9")
+    assert "holds no heads" not in refused(capsys, "alpha", *own, "--answers", answers, "--draft", tmp_path / "labels")

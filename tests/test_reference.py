@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lessonlib import reference, reference_decoding, reference_trainings
+from lessonlib import reference, reference_board, reference_decoding, reference_heads, reference_trainings
 from lessonlib.distil.losses import Objective
 from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, DATA, read_json
@@ -18,7 +18,7 @@ from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
 from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import alpha_gain, offline_alpha, offline_alphas
 from lessonlib.pair.draft_files import load_draft, save_draft
-from lessonlib.pair.load import DISTILLED, OFF_THE_SHELF
+from lessonlib.pair.load import DISTILLED, MADE_BY, OFF_THE_SHELF
 from lessonlib.pair.presets import preset
 from lessonlib.reference import OPENINGS, SHIPPED, recorded_gain, recorded_trainings
 from lessonlib.reference_trainings import Run
@@ -39,9 +39,9 @@ def lesson(tmp_path_factory):
 
 def test_every_recorded_file_names_its_commit_its_command_and_its_versions():
     headers = [json.loads(gzip.open(DATA / "answers" / f"{name}.jsonl.gz", "rt").readline()) for name in SHIPPED]
-    files = [read_json(path) for path in sorted((DATA / "reference").glob("*.json"))]
+    files = [read_json(path) for path in sorted((DATA / "reference").glob("*.json*"))]
     files = [made for file in files for made in file.get("machines", {"": file}).values()]  # kernels.json holds several machines
-    drafts = [read_json(CHECKPOINTS / name / "draft.json")["made_by"] for name in (OFF_THE_SHELF, DISTILLED)]
+    drafts = [read_json(CHECKPOINTS / name / "draft.json")["made_by"] for name in MADE_BY]
     assert len(files) >= 1
     for made in [*headers, *files, *drafts]:
         assert made["command"].startswith(("python -m lessonlib ", "python tests/benchmarks/")) and made["commit"] and not made["commit"].endswith("-dirty") and made["machine"] and "transformers" in made["versions"]
@@ -201,3 +201,38 @@ def test_the_kernels_train_the_draft_that_their_definitions_train():
     assert record["runs"]["kernels"]["kernels"].startswith("Triton") and "LESSON_KERNELS=plain" in record["runs"]["plain"]["kernels"] and record["tokens"] > 2e6
     assert plain["low"] < ours["value"] < plain["high"]
     assert abs(recorded_gain(record, "kernels", "plain")) < 0.002  # less than two seeds differ
+
+
+def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp_path):
+    """The real recordings made short: a few prompts, two steps of each training, one prompt decoded."""
+    short_answers = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, [row["prompt"] for row in lesson.prompts.heldout]) for name in ("heldout", "heldout-greedy")}
+    small = {"REFERENCE": tmp_path, "CHECKPOINTS": tmp_path, "recorded_by": lambda: {"commit": "none"}, "PROMPTS": 4, "TOKENS": 6}
+    for module in (reference_heads, reference_board):
+        for name, value in small.items():
+            monkeypatch.setattr(module, name, value)
+    for name, value in {"TEXTS_AT_ONCE": 4, "BATCH": 4, "PASSES": 2, "MOST_FREQUENT": 40, "RUNS": tuple(replace(run, steps=2) for run in reference_heads.RUNS),
+                        "read_shipped": lambda path, *_: replace(short_answers[path.name.partition(".")[0]], rows=short_answers[path.name.partition(".")[0]].rows[:3])}.items():
+        monkeypatch.setattr(reference_heads, name, value)
+    only = reference_heads.RUNS[2].name
+    reference_heads.record_heads(lesson, only)
+    assert (lesson.folder / f"run {only}.json").is_file() and not (tmp_path / "heads.json").exists()
+    reference_heads.record_heads(lesson)
+    found = read_json(tmp_path / "heads.json")
+    assert list(found["runs"]) == [run.name for run in reference_heads.RUNS] and found["sequences"] == 16
+    assert [len(run["heldout"]["alpha"]) for run in found["runs"].values()] == [2, 2, 3]
+    assert len(found["runs"][only]["heldout-greedy"]["shares"][0]) == reference_heads.RANKS
+    for name in ("off_the_shelf", "distilled"):
+        (tmp_path / f"{name}.json").write_bytes((DATA / "reference" / f"{name}.json").read_bytes())
+    every = reference_board.every_drafter
+    monkeypatch.setattr(reference_board, "every_drafter", lambda lesson: {name: each for name, each in every(lesson).items() if name in ("ngram", "distilled, 8k", "medusa, tree of 7", "eagle")})
+    for name, value in {"PROMPTS": 1, "KS": (2,)}.items():
+        monkeypatch.setattr(reference_board, name, value)
+    reference_board.record_board(lesson)
+    board = read_json(tmp_path / f"board_{'gpu' if lesson.target.device.type == 'cuda' else 'cpu'}.json")["drafts"]
+    assert all(draft["K"]["2"]["identical"] == 1 for draft in board.values())
+    assert board["ngram"]["parameters"] == board["ngram"]["bytes"]["2"] == 0 and board["eagle"]["minutes"] > 0 and board["eagle"]["alpha"]
+    target = lesson.target
+    layer, width, head = sum(p.numel() for p in target.model.layers[-1].parameters()), target.config.hidden_size, target.lm_head.weight.numel()
+    assert board["eagle"]["parameters"] == layer + 3 * width**2 + 2 * width**2 + 3 * width
+    assert board["eagle"]["bytes"]["2"] == 4 * (layer + 2 * width**2 + 3 * width + head + 3 * width**2 / 2)
+    assert board["medusa, tree of 7"]["bytes"]["2"] == 4 * (2 * (width**2 + width) + head) / 2

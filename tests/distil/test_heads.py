@@ -4,7 +4,7 @@ import pytest
 import torch
 from support import sequences, store_of, tiny
 
-from lessonlib.distil.distil import store_batch
+from lessonlib.distil.distil import batches_of, store_batch
 from lessonlib.distil.heads import look_ahead, train_heads
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
@@ -90,3 +90,27 @@ def test_micro_batches_change_nothing(target, store):
 def test_too_few_answers_are_refused(target, store):
     with pytest.raises(LessonError, match="fewer than one batch of 32"):
         train_heads(MedusaHeads(target), target, store, Recipe(steps=1, lr=1e-3, batch_size=32), show=False)
+
+
+@pytest.mark.parametrize("alike", [1, 3])
+def test_every_text_once_an_epoch_and_batches_of_like_length_where_that_is_asked_for(target, store, alike):
+    batches = batches_of(store, Recipe(steps=1, lr=1.0, batch_size=4, seed=5), Objective("ce"), "cpu", alike=alike)
+    seen, padding = [], 0
+    for step in range(8):  # two epochs of 16 texts
+        (batch,) = batches(step)
+        seen.append(batch.labels.resp_ids.tolist())
+        padding += batch.ids.numel()
+        assert torch.equal(batch.ids, batches(step)[0].ids)  # whenever it is asked for
+    whole = sorted(token for _, resp in SEQS for token in resp)
+    assert sorted(sum(seen[:4], [])) == sorted(sum(seen[4:], [])) == whole and seen[:4] != seen[4:]
+    if alike > 1:
+        mixed = batches_of(store, Recipe(steps=1, lr=1.0, batch_size=4, seed=5), Objective("ce"), "cpu")
+        assert padding < sum(mixed(step)[0].ids.numel() for step in range(8))
+
+
+def test_an_eagle_head_begins_by_adding_what_it_joins(target):
+    head = EagleHead(target)
+    feature, ids = torch.randn(3, target.config.hidden_size), torch.tensor([1, 2, 3])
+    token = target.model.embed_tokens(ids)
+    both = sum(x / x.pow(2).mean(-1, keepdim=True).sqrt() for x in (feature, token))
+    assert torch.nn.functional.cosine_similarity(head.joined(feature, ids), both).min() > 0.9
