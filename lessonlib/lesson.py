@@ -12,7 +12,8 @@ from lessonlib.decode.ngram import NgramDrafter
 from lessonlib.distil.distil import train_draft
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
-from lessonlib.drafts.head_files import heads_drafter, heads_note
+from lessonlib.decode.heads import heads_drafter
+from lessonlib.drafts.head_files import heads_note
 from lessonlib.drafts.truncated import truncated_draft
 from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, DATA, check_writable, shown, write_json

@@ -7,7 +7,8 @@ from lessonlib.decode.decoder import as_drafter
 from lessonlib.decode.drafter import ModelDrafter
 from lessonlib.decode.eagle import EagleDrafter
 from lessonlib.decode.medusa import MedusaDrafter
-from lessonlib.drafts.head_files import heads_drafter, heads_note, load_heads
+from lessonlib.decode.heads import heads_drafter
+from lessonlib.drafts.head_files import heads_note, load_heads
 from lessonlib.files import CHECKPOINTS, read_json, write_json
 from lessonlib.lesson import NGRAM
 from lessonlib.measure.costs import step_costs

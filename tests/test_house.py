@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "lessonlib"
 ROOMS = ("kernels", "pair", "traffic", "labels", "drafts", "distil", "decode", "measure")  # each may import those before it
 GROUND = ("errors", "files", "progress", "environment")  # all may import these
-ROOF = ("workbook", "cli", "commands", "lesson", "reference", "reference_decoding", "reference_trainings", "__main__", "__init__")  # these may import all, and only they may import one of these
+ROOF = ("workbook", "cli", "commands", "lesson", "reference", "reference_decoding", "reference_trainings", "reference_heads", "reference_board", "__main__", "__init__")  # these may import all, and only they may import one of these
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -1,12 +1,9 @@
-"""Heads on disk: their own weights, and a note of what they were made for; and the drafter that they come to."""
+"""Heads on disk: their own weights, and a note of what they were made for."""
 
 from pathlib import Path
 
 import torch
 
-from lessonlib.decode.eagle import EagleDrafter
-from lessonlib.decode.medusa import MedusaDrafter
-from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
@@ -69,15 +66,3 @@ def load_heads(folder, target):
         for name, weight in own.items():
             weight.copy_(stored[name])
     return heads.to(target.dtype).eval().requires_grad_(False)
-
-
-def heads_drafter(folder, target, tree=None, vocabulary=None):
-    """The drafter of the heads in a folder: a chain, or the `tree` proposals that, by the shares in their note, are worth their place most.
-
-    Raises LessonError as `load_heads` does, and for a tree of heads whose shares were never measured.
-    """
-    heads, shares = load_heads(folder, target), heads_note(folder)["shares"]
-    if tree is not None and not shares:
-        raise LessonError(f"the note in {shown(folder)} does not say how often each guess is right, so no tree can be chosen; train these heads again.")
-    shape = None if tree is None else sparse_tree(shares, tree)
-    return EagleDrafter(heads, vocabulary=vocabulary, tree=shape) if hasattr(heads, "taps") else MedusaDrafter(heads, target, shape, vocabulary)

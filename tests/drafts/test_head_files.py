@@ -10,7 +10,8 @@ from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.eagle import EagleDrafter
 from lessonlib.decode.medusa import MedusaDrafter
 from lessonlib.drafts.eagle import EagleHead
-from lessonlib.drafts.head_files import heads_drafter, heads_note, load_heads, save_heads
+from lessonlib.decode.heads import heads_drafter
+from lessonlib.drafts.head_files import heads_note, load_heads, save_heads
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
 
