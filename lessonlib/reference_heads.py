@@ -23,7 +23,7 @@ from lessonlib.traffic.answers import Answers, generate, read_shipped
 from lessonlib.traffic.engine import BatchEngine
 
 PROMPTS, TOKENS, TEXTS_AT_ONCE = 10_000, 256, 1024
-DRAWN = (("greedy", 0.0, 0), ("T = 0.5", 0.5, 2), ("T = 1", 1.0, 1), ("T = 1 again", 1.0, 3))  # temperature and seed of each run of answers
+DRAWN = (("greedy", 0.0, 0), ("T = 0.5", 0.5, 2))  # temperature and seed of each run of answers
 BATCH, PASSES = 96, 4
 MOST_FREQUENT = 8192  # of the target's 49,152 tokens
 RANKS = 16  # whose shares are on record
@@ -47,9 +47,9 @@ class HeadsRun:
         return EagleHead(target, self.layers) if self.layers else MedusaHeads(target, self.count)
 
 
-RUNS = (HeadsRun("eagle, layers 10, 20, 30", 7_000, 3e-3, layers=(10, 20, 30), ship=EAGLE),
-        HeadsRun("eagle, layer 30", 5_000, 3e-3, layers=(30,)),
-        HeadsRun("medusa", 5_000, 3e-3, count=3, ship=MEDUSA))
+RUNS = (HeadsRun("eagle, layers 10, 20, 30", 1_050, 3e-3, layers=(10, 20, 30), ship=EAGLE),
+        HeadsRun("eagle, layer 30", 700, 3e-3, layers=(30,)),
+        HeadsRun("medusa", 1_100, 3e-3, count=3, ship=MEDUSA))
 
 
 def record_heads(lesson, only=None):

@@ -218,7 +218,7 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     assert (lesson.folder / f"run {only}.json").is_file() and not (tmp_path / "heads.json").exists()
     reference_heads.record_heads(lesson)
     found = read_json(tmp_path / "heads.json")
-    assert list(found["runs"]) == [run.name for run in reference_heads.RUNS] and found["sequences"] == 16
+    assert list(found["runs"]) == [run.name for run in reference_heads.RUNS] and found["sequences"] == 4 * len(reference_heads.DRAWN)
     assert [len(run["heldout"]["alpha"]) for run in found["runs"].values()] == [2, 2, 3]
     assert len(found["runs"][only]["heldout-greedy"]["shares"][0]) == reference_heads.RANKS
     for name in ("off_the_shelf", "distilled"):
