@@ -23,7 +23,7 @@ from lessonlib.traffic.answers import Answers, generate, read_shipped
 from lessonlib.traffic.engine import BatchEngine
 
 PROMPTS, TOKENS, TEXTS_AT_ONCE = 10_000, 256, 1024
-DRAWN = (("greedy", 0.0, 0), ("T = 0.5", 0.5, 2))  # temperature and seed of each run of answers
+DRAWN = (("greedy", 0.0, 0), ("T = 0.5", 0.5, 2), ("T = 1", 1.0, 1), ("T = 1 again", 1.0, 3))  # temperature and seed of each run of answers
 BATCH, PASSES = 96, 4
 MOST_FREQUENT = 8192  # of the target's 49,152 tokens
 RANKS = 16  # whose shares are on record
@@ -31,12 +31,15 @@ RANKS = 16  # whose shares are on record
 
 @dataclass(frozen=True)
 class HeadsRun:
-    """One training on record. layers: whose features an EAGLE head reads; count: of Medusa heads; ship: the shipped folder's name, bits: of a weight there."""
+    """One training on record. layers: whose features an EAGLE head reads, passes: in which it practises; count: of Medusa heads; ship: the shipped
+    folder's name, bits: of a weight there.
+    """
 
     name: str
     steps: int
     lr: float
     layers: tuple | None = None
+    passes: int = PASSES
     count: int | None = None
     ship: str | None = None
     bits: int = 4
@@ -47,9 +50,10 @@ class HeadsRun:
         return EagleHead(target, self.layers) if self.layers else MedusaHeads(target, self.count)
 
 
-RUNS = (HeadsRun("eagle, layers 10, 20, 30", 1_050, 3e-3, layers=(10, 20, 30), ship=EAGLE),
-        HeadsRun("eagle, layer 30", 700, 3e-3, layers=(30,)),
-        HeadsRun("medusa", 1_100, 3e-3, count=3, ship=MEDUSA))
+RUNS = (HeadsRun("eagle, layers 10, 20, 30", 8_000, 3e-3, layers=(10, 20, 30), ship=EAGLE),
+        HeadsRun("eagle, layer 30", 4_000, 3e-3, layers=(30,)),
+        HeadsRun("eagle, one pass", 2_000, 3e-3, layers=(10, 20, 30), passes=1),
+        HeadsRun("medusa", 2_000, 3e-3, count=3, ship=MEDUSA))
 
 
 def record_heads(lesson, only=None):
@@ -94,13 +98,13 @@ def trained(run, lesson, store, heldout, vocabulary):
     heads, target = run.fresh(lesson.target), lesson.target
     recipe = Recipe(steps=run.steps, lr=run.lr, batch_size=BATCH, save_every=1_000)
     start = perf_counter()
-    losses = train_heads(heads, target, store, recipe, "kl", PASSES, lesson.folder / f"{run.name}.training", label=run.name)
+    losses = train_heads(heads, target, store, recipe, "kl", run.passes, lesson.folder / f"{run.name}.training", label=run.name)
     seconds = perf_counter() - start
     save_heads(heads.eval().requires_grad_(False), lesson.folder / run.name, target)
     every = max(1, len(losses) // 40)
     # greedy answers come first in the store, and were drawn for all prompts: those to train on, so that a tree can be chosen without a look at others
     measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(500, len(store)))]}
-    result = {"recipe": asdict(recipe), "passes": PASSES, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
+    result = {"recipe": asdict(recipe), "passes": run.passes, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
               "tokens": round(run.steps * BATCH * store.rows / len(store)), "seconds": seconds,
               "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
               **{name: by_distance(look_ahead_measured(heads, target, answers, PASSES, RANKS)) for name, answers in measured.items()},

@@ -32,10 +32,10 @@ class Batch:
         return len(self.positions)
 
 
-def store_batch(store, indices, objective, device, pack=False):
-    """The Batch of the store's sequences `indices`, with the target's odds if the objective needs them; packed or padded."""
+def store_batch(store, indices, objective, device, pack=False, multiple=1):
+    """The Batch of the store's sequences `indices`, with the target's odds if the objective needs them; packed, or padded as `padded_responses` does."""
     sequences = [store.sequence(i) for i in indices]
-    ids, positions, *packing = packed_responses(sequences, device) if pack else padded_responses(sequences, device)
+    ids, positions, *packing = packed_responses(sequences, device) if pack else padded_responses(sequences, device, multiple)
     T = 1.0 if objective.renormalise else objective.T  # without the tail no normaliser is needed, so none is asked for
     odds = [torch.cat(part) for part in zip(*(store.kl_inputs(i, T) for i in indices))] if objective.needs_odds else []
     labels = Labels(torch.tensor([token for _, resp in sequences for token in resp]), *odds)
@@ -100,11 +100,11 @@ def train_draft(draft, store, recipe, objective=None, checkpoint=None, on_step=N
                    on_step, label or f"training ({objective.name})", show)
 
 
-def batches_of(store, recipe, objective, device, pack=False, alike=1):
+def batches_of(store, recipe, objective, device, pack=False, alike=1, multiple=1):
     """A function from a step to its micro-batches, in an order that the seed and the step alone decide, each sequence once an epoch.
 
     alike: of how many batches drawn together the sequences are sorted by length before they are shared out, so that padding is small; the batches
-    then come in any order. Raises LessonError for a store smaller than a batch.
+    then come in any order. multiple: as in `padded_responses`. Raises LessonError for a store smaller than a batch.
     """
     if len(store) < recipe.batch_size:
         raise LessonError(f"the store holds {len(store)} sequences, fewer than one batch of {recipe.batch_size}; take a smaller batch or more answers.")
@@ -128,6 +128,6 @@ def batches_of(store, recipe, objective, device, pack=False, alike=1):
     def micro_batches(step):
         epoch, place = divmod(step, per_epoch)
         chosen = sorted(order_of(epoch)[place * recipe.batch_size:(place + 1) * recipe.batch_size], key=length)  # neighbours of like length need little padding
-        return [store_batch(store, chosen[start:start + size], objective, device, pack) for start in range(0, len(chosen), size)]
+        return [store_batch(store, chosen[start:start + size], objective, device, pack, multiple) for start in range(0, len(chosen), size)]
 
     return micro_batches

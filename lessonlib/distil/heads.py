@@ -12,6 +12,7 @@ from lessonlib.pair.llama import read_texts
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 DISCOUNT = 0.8  # of the loss of each pass, or head, further ahead
+MULTIPLE = 64  # of which a batch's length on a GPU is 1 more: libraries there prepare some kernels anew for each length that they meet
 ALIKE = 16  # batches whose texts are sorted by length together: every pass, and the target's, works on the padding too
 
 
@@ -38,7 +39,7 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
         torch.autograd.backward(*zip(*losses))
         return total
 
-    return fit(heads, batches_of(store, recipe, objective, device, alike=ALIKE), backward, recipe, checkpoint,
+    return fit(heads, batches_of(store, recipe, objective, device, alike=ALIKE, multiple=MULTIPLE if device.type == "cuda" else 1), backward, recipe, checkpoint,
                [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes], on_step, label, show)
 
 

@@ -49,15 +49,17 @@ def _check_head(model, head):
                           "use a Llama- or Qwen-style model.")
 
 
-def padded_responses(sequences, device):
+def padded_responses(sequences, device, multiple=1):
     """(ids [B, S], rows [R]), int64, of B (prompt_ids, resp_ids): padded with 0 on the right; the rows of [B * S] that predict the R response tokens.
+
+    multiple: S is 1 more than a multiple of it, so that few different S occur, where kernels are prepared anew for each.
 
     In a causal model nothing sees what comes after it, so with the padding on the right neither an attention mask nor position ids are needed.
     Response token j of a prompt of s tokens stands at position s + j and is predicted at s + j - 1: the first from the last prompt token.
     """
     lengths = torch.tensor([[len(prompt), len(resp)] for prompt, resp in sequences])
     totals = lengths.sum(1)
-    place, first = torch.arange(int(totals.max())), lengths[:, :1] - 1  # the row that predicts the first response token
+    place, first = torch.arange(1 + -(-(int(totals.max()) - 1) // multiple) * multiple), lengths[:, :1] - 1  # the row that predicts the first response token
     ids = torch.zeros(len(totals), len(place), dtype=torch.long)
     ids[place < totals[:, None]] = flat_ids(sequences)
     rows = ((place >= first) & (place < first + lengths[:, 1:])).flatten().nonzero()[:, 0]

@@ -9,6 +9,9 @@ from lessonlib.pair.hidden import body_and_head, padded_responses, response_hidd
 
 
 def test_the_rows_are_those_before_each_response_token():
+    for multiple, length in ((1, 5), (2, 5), (3, 7), (8, 9)):
+        more, same = padded_responses([([5, 6], [7, 8, 9]), ([1], [2]), ([3], [])], "cpu", multiple)
+        assert more.shape == (3, length) and same.tolist() == [1, 2, 3, length]
     ids, rows = padded_responses([([5, 6], [7, 8, 9]), ([1], [2]), ([3], [])], "cpu")
     assert ids.tolist() == [[5, 6, 7, 8, 9], [1, 2, 0, 0, 0], [3, 0, 0, 0, 0]]
     assert rows.tolist() == [1, 2, 3, 5]
