@@ -18,7 +18,7 @@ from lessonlib.pair.tensor_files import read_tensors, write_tensors
 from lessonlib.pair.tokenizer_check import check_pair, model_fingerprint
 
 NOTE, LAYERS = "draft.json", "layers.safetensors"
-OURS = re.compile(r"draft\.json|(layers|heads)\.safetensors|(generation_)?config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+OURS = re.compile(r"draft\.json|layers\.safetensors|heads\.safetensors(\.gz)?|(generation_)?config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
 
 def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes):

@@ -83,6 +83,16 @@ def test_what_is_not_theirs_is_refused(target, tmp_path):
     (folder / "heads.safetensors").write_bytes(b"torn")
     with pytest.raises(LessonError, match="torn"):
         load_heads(folder, target)
+    save_heads(MAKE["medusa"](target), folder, target, 4)
+    assert not (folder / "heads.safetensors").exists()
+    whole = (folder / "heads.safetensors.gz").read_bytes()
+    for torn in (whole[:-20], whole[:40], b"torn", whole[:60] + bytes(20) + whole[80:]):
+        (folder / "heads.safetensors.gz").write_bytes(torn)
+        with pytest.raises(LessonError, match="torn"):
+            load_heads(folder, target)
+    (folder / "heads.safetensors.gz").unlink()
+    with pytest.raises(LessonError, match="is missing"):
+        load_heads(folder, target)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     with pytest.raises(LessonError, match="thesis.txt"):
