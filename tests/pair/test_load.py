@@ -59,7 +59,8 @@ def test_a_missing_folder(tmp_path, monkeypatch):
         assert "missing" in sentence(name)
     monkeypatch.setattr(load, "CHECKPOINTS", tmp_path)
     said = sentence("off-the-shelf")
-    assert said.index("python -m lessonlib generic-text") < said.index(f"python -m lessonlib heal --preset tiny --out {tmp_path / 'off-the-shelf'}")
+    assert said.index("python -m lessonlib generic-text") < said.index("python -m lessonlib heal --preset tiny --out checkpoints/off-the-shelf")
+    assert "reference distilled" in sentence("distilled") and "reference heads" in sentence("eagle")
 
 
 def test_a_misspelt_folder_beside_others_is_not_asked_of_the_hub(tmp_path, monkeypatch):
