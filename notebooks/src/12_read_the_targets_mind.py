@@ -196,7 +196,6 @@ once, often = (record["runs"][name]["heldout-greedy"]["top1"] for name in ("eagl
 second = predict(f"The head of one pass: its first guess is right {100 * once[0]['value']:.0f} times in 100. Its second?", 50, unit="times in 100")
 
 # %%
-one_pass = [share[0] for share in record["runs"]["eagle, one pass"]["heldout-greedy"]["shares"]]
 print("favourite right, greedy answers, on record: guess 1   2      3      4")
 for name, found in (("one pass", once), ("four passes", often)):
     print(f"  {name:<12}                              " + "  ".join(f"{each['value']:.3f}" for each in found))
