@@ -113,15 +113,18 @@ class EagleDrafter:
         """The layer over pairs of the text, each of which sees those before it; what stands in rows beyond their number is overwritten before it is seen."""
         feature = project_or_same(self.module.fuse, features.to(self.module.join.weight.dtype))
         place = self.places[:len(features)]
-        return self._run(numbers[:1], feature, numbers[2:], place, place, place <= place[:, None])
+        return self._run(numbers[:1], feature, numbers[2:], place, place)
 
-    def _run(self, start, feature, ids, slots, depths, sees):
+    def _run(self, start, feature, ids, slots, depths, sees=None):
         """The layer over n pairs [n] cached at start + slots, at the positions start + depths. Each sees all pairs before `start` (int64 [1]), and of those
-        from there on what `sees` [n, later] says.
+        from there on what `sees` [n, later] says, or those up to its own where it is None.
         """
         positions, room = start + depths, len(self.places)
-        mask = (self.places < start).repeat(len(ids), 1).index_copy(1, start + self.places[:sees.shape[1]], sees).repeat(self.groups, 1)
-        cos, sin = self.cos[positions], self.sin[positions]
+        if sees is None:
+            mask = self.places <= (start + slots)[:, None]
+        else:
+            mask = (self.places < start).repeat(len(ids), 1).index_copy(1, start + self.places[:sees.shape[1]], sees)
+        mask, cos, sin = mask.repeat(self.groups, 1), self.cos[positions], self.sin[positions]
 
         def attend(attention, q, k, v):
             return attend_to_cache(self.cache, start + slots, room, q, k, v, cos, sin, mask, attention.scaling)
@@ -137,7 +140,7 @@ class EagleDrafter:
         for i in range(K):
             if i:
                 place = self.places[i - 1:i]
-                out = self._run(start, out, tokens[-1], place, place, torch.ones_like(self.places[:i], dtype=torch.bool)[None])
+                out = self._run(start, out, tokens[-1], place, place)
             logits = self._logits(out)
             if uniforms is None:
                 chosen = logits.argmax(-1)
