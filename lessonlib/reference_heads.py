@@ -23,7 +23,7 @@ from lessonlib.traffic.answers import Answers, generate, read_shipped
 from lessonlib.traffic.engine import BatchEngine
 
 PROMPTS, TOKENS, TEXTS_AT_ONCE = 10_000, 256, 1024
-DRAWN = (("greedy", 0.0, 0), ("T = 0.5", 0.5, 2), ("T = 1", 1.0, 1), ("T = 1 again", 1.0, 3))  # temperature and seed of each run of answers
+DRAWN = ((0.0, 0), (0.5, 2), (0.5, 4), (0.5, 6), (1.0, 1), (1.0, 3), (1.0, 5), (1.0, 7))  # temperature and seed of each run of answers
 BATCH, PASSES = 96, 4
 MOST_FREQUENT = 8192  # of the target's 49,152 tokens
 RANKS = 16  # whose shares are on record
@@ -80,16 +80,16 @@ def record_heads(lesson, only=None):
             shipped[run.name] = {name: by_distance(look_ahead_measured(load_heads(CHECKPOINTS / run.ship, target), target, answers, PASSES, RANKS))
                                  for name, answers in heldout.items()}
             print(f"  {run.name}: greedy favourite right, by distance: trained {row(shares)}, as shipped in {run.bits} bits {row(shipped[run.name]['heldout-greedy']['shares'])}", flush=True)
-    write_json(REFERENCE / "heads.json", {**made, "answers": {name: {"temperature": T, "seed": seed} for name, T, seed in DRAWN}, "sequences": len(store), "tokens": store.rows,
+    write_json(REFERENCE / "heads.json", {**made, "answers": [{"temperature": T, "seed": seed} for T, seed in DRAWN], "sequences": len(store), "tokens": store.rows,
                                           "vocabulary": len(vocabulary), "runs": found, "shipped": shipped})
 
 
 def labelled(lesson):
     """The target's labels on all DRAWN answers, as one store."""
     prompts = [row["prompt"] for row in lesson.prompts.train[:PROMPTS]]
-    runs = [generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"answers {name}.jsonl", T, TOKENS, seed, BatchEngine(lesson.target, TEXTS_AT_ONCE))
-            for name, T, seed in DRAWN]
-    header = {**runs[0].header, "temperature": [T for _, T, _ in DRAWN], "seed": [seed for _, _, seed in DRAWN]}
+    runs = [generate(lesson.target, lesson.tokenizer, prompts, lesson.folder / f"answers T = {T:g}, seed {seed}.jsonl", T, TOKENS, seed, BatchEngine(lesson.target, TEXTS_AT_ONCE))
+            for T, seed in DRAWN]
+    header = {**runs[0].header, "temperature": [T for T, _ in DRAWN], "seed": [seed for _, seed in DRAWN]}
     return score_answers(lesson.target, Answers(header, [row for run in runs for row in run.rows]), lesson.folder / "labels", lesson.preset.k)
 
 
