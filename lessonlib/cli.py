@@ -109,7 +109,7 @@ def add_train(steps):
     step.add_argument("--layers", type=positive, help="start from the target's first so many layers instead")
     step.add_argument("--medusa", type=positive, help="train so many Medusa heads on the target instead")
     step.add_argument("--eagle", type=numbers, nargs="?", const=(), help="train an EAGLE head instead, on what is behind the target's last layer, or behind layers such as 10,20,30")
-    step.add_argument("--passes", type=positive, default=4, help="how many tokens an EAGLE head learns to draft on its own states")
+    step.add_argument("--passes", type=positive, help="how many tokens an EAGLE head learns to draft on its own states (default 4)")
     step.add_argument("--loss", default="kl", choices=LOSSES)
     step.add_argument("--T", type=float, default=1.0, help="distillation temperature")
     step.add_argument("--beta", type=float, default=0.5, help="weight of the target in jsd")

@@ -7,10 +7,18 @@ import torch
 
 from lessonlib.errors import LessonError
 from lessonlib.files import DATA, check_writable, read_jsonl, shown, write_json
-from lessonlib.lesson import Lesson, recipe_of, run_lesson
+from lessonlib.lesson import NGRAM, Lesson, recipe_of, run_lesson
 from lessonlib.pair.presets import preset
 
+PASSES = 4  # in which an EAGLE head practises unless told otherwise
 MEASURED = 256  # of the answers that heads were trained on, to say what each guess is worth
+
+
+def a_model(draft, name):
+    """`draft`, if it is a model of its own; LessonError for heads and look-up, which are none."""
+    if hasattr(draft, "propose"):
+        raise LessonError(f"{name} is no model of its own but proposes with the target's help; this step needs a separate or truncated draft.")
+    return draft
 
 
 def lesson_of(options):
@@ -101,20 +109,23 @@ def train(options):
     starts = [name for name in ("draft", "layers", "medusa", "eagle") if getattr(options, name) is not None]
     if len(starts) > 1:
         raise LessonError(f"--{starts[0]} and --{starts[1]} name two things to train; give one of them.")
+    if options.passes is not None and options.eagle is None:
+        raise LessonError("--passes says how an EAGLE head practises; give it with --eagle.")
     made, fresh = lesson_of(options), bool({*starts} - {"draft"})
     given = {name: value for name in ("lr", "micro_batch") if (value := getattr(options, name)) is not None}
     recipe = replace(recipe_of(made.preset, "B" if fresh else "A"), **given)
     store = LabelStore(options.labels, expect={"target": model_fingerprint(made.target)})
     checkpoint = options.out.with_name(options.out.name + ".training")
     if options.medusa or options.eagle is not None:
+        torch.manual_seed(made.preset.seed)  # what an EAGLE head begins with is partly drawn
         heads = MedusaHeads(made.target, options.medusa) if options.medusa else EagleHead(made.target, options.eagle or None)
-        losses = train_heads(heads, made.target, store, recipe, objective, options.passes, checkpoint)
-        guesses = look_ahead_measured(heads.eval(), made.target, [store.sequence(i) for i in range(min(MEASURED, len(store)))])
+        losses = train_heads(heads, made.target, store, recipe, objective, options.passes or PASSES, checkpoint)
+        guesses = look_ahead_measured(heads.eval(), made.target, [store.sequence(i) for i in range(min(MEASURED, len(store)))], options.passes or PASSES)
         save_heads(heads, options.out, made.target, shares=[each.shares for each in guesses],
                    training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
         print("  favourite right, by distance, on answers it was trained on: " + " ".join(f"{each.shares[0]:.2f}" for each in guesses))
     else:
-        draft = truncated_draft(made.target, options.layers) if fresh else made.load(options.draft, torch.float32)
+        draft = truncated_draft(made.target, options.layers) if fresh else a_model(made.load(options.draft, torch.float32), options.draft)
         losses = train_draft(draft, store, recipe, objective, checkpoint=checkpoint, dtype=made.preset.dtype)
         save_draft(draft, options.out, made.target, kind=f"first {options.layers} layers" if fresh else "separate",
                    training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
@@ -133,13 +144,16 @@ def alpha(options):
     made = lesson_of(options)
     answers = read_answers(options.answers)
     check_written_by(answers, made.target)
-    place = options.draft and locate(options.draft)
+    name = options.draft or made.preset.draft
+    place = None if name == NGRAM else locate(name)
     if isinstance(place, Path) and heads_note(place):
+        if options.T != 1 or options.labels:
+            raise LessonError("heads are measured at T = 1, and from the answers alone; leave --T and --labels out.")
         print(f"  {len(answers):,} answers, T = 1; each guess where the text before it is the target's")
         for distance, each in enumerate(look_ahead_measured(load_heads(place, made.target), made.target, answers.sequences()), 1):
             print(f"  guess {distance}: alpha {each.alpha}  top-1 {each.top1}")
         return
-    draft = made.load(options.draft)
+    draft = a_model(made.load(options.draft), name)
     found = offline_alpha(draft, made.target, answers.sequences(), options.T)
     print(f"  {len(found.per_position):,} positions of {len(answers):,} answers, T = {options.T:g}")
     for name, value in (("alpha", found.alpha), ("top-1", found.top1), ("KL(p || q), nats", found.kl)):

@@ -108,7 +108,7 @@ def read_json(path):
             return json.load(file)
     except FileNotFoundError:
         raise LessonError(f"{shown(path)} is missing; check the path, or run the command that makes it.") from None
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise LessonError(f"{shown(path)} cannot be read as JSON ({error}); make it again.") from None
 
 

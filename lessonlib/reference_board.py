@@ -71,7 +71,7 @@ def every_drafter(lesson):
     made[f"{EAGLE}, tree of 15, 8k"] = heads_drafter(chains[EAGLE], target, 15, vocabulary)
     made[f"{EAGLE}, growing tree of 15"] = EagleDrafter(head, budget=15)
     minutes = {name: note["training"]["seconds"] / 60 for name, note in notes.items()}
-    return {name: (as_drafter(draft, target), alphas.get(name.partition(",")[0]), minutes.get(name.partition(",")[0])) for name, draft in made.items()}
+    return {name: (as_drafter(draft, target), alphas.get(name), minutes.get(name.partition(",")[0])) for name, draft in made.items()}
 
 
 def parameters(drafter):

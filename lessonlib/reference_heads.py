@@ -10,6 +10,7 @@ from lessonlib.distil.train import Recipe
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.head_files import load_heads, save_heads
 from lessonlib.drafts.medusa import MedusaHeads
+from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, write_json
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED_ANSWERS
@@ -61,6 +62,8 @@ def record_heads(lesson, only=None):
 
     Finished runs stay, so that several GPUs can each be given some. Each run learns from the same labels.
     """
+    if only not in (None, *(run.name for run in RUNS)):
+        raise LessonError(f"there is no training {only!r} of heads; name one of: {'; '.join(run.name for run in RUNS)}.")
     made, target = recorded_by(), lesson.target
     texts = [row["prompt"] for row in lesson.prompts.heldout]
     heldout = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}

@@ -179,4 +179,8 @@ def test_heads_are_trained_measured_and_decoded_with_for_a_pair_of_ones_own(caps
     assert "no tree" in refused(capsys, "say", *own, "w1", "--tree", "5")
     assert "two things to train" in refused(capsys, "train", *own, "--labels", tmp_path / "labels", "--out", tmp_path / "x", "--medusa", "2", "--layers", "2")
     assert "name layers from 1 to 5" in refused(capsys, "train", *own, "--labels", tmp_path / "labels", "--out", tmp_path / "x", "--eagle", "9")
-    assert "holds no heads" not in refused(capsys, "alpha", *own, "--answers", answers, "--draft", tmp_path / "labels")
+    assert "give it with --eagle" in refused(capsys, "train", *own, "--labels", tmp_path / "labels", "--out", tmp_path / "x", "--medusa", "2", "--passes", "2")
+    for draft in ("ngram", tmp_path / "medusa"):
+        assert "is no model of its own" in refused(capsys, "train", *own, "--labels", tmp_path / "labels", "--out", tmp_path / "x", "--draft", draft)
+    assert "is no model of its own" in refused(capsys, "alpha", *own, "--answers", answers, "--draft", "ngram")
+    assert "leave --T and --labels out" in refused(capsys, "alpha", *own, "--answers", answers, "--draft", tmp_path / "medusa", "--T", "2")

@@ -41,11 +41,13 @@ class EagleDrafter:
         self.groups, self.cache, self.levels = head.target.config.num_attention_heads // self.heads, None, {}
         self.rows = ROWS if self.device.type == "cuda" else None
         if tree is not None:
-            self._levels_to(len(tree[0]))  # a shape that is none is refused now
+            up_to(tree, 1, len(self.head.weight))  # a shape that is none is refused now
 
     def reset(self, prompt_ids, sampling, features):
         """Start a new text: the pairs of all its tokens but the last with those that follow them."""
         self.sampling, self.pairs, self.fresh = sampling, 0, (list(prompt_ids[1:]), features)
+        if self.cache is not None:
+            self.cache.zero_()  # places that are not seen weigh 0, and 0 times the NaN of a text before would be NaN
         self._read_all_but(1)
 
     def observe(self, tokens, features):
@@ -188,5 +190,5 @@ class EagleDrafter:
         ways, tokens, parents = (torch.cat(column) for column in zip(*tried))
         # a way is never surer than its beginning, and of equals the earlier is taken, so no token is kept without what it stands on
         kept = ways.sort(descending=True, stable=True).indices[:self.budget].sort().values
-        row = torch.zeros(len(ways) + 1, dtype=torch.long, device=self.device).index_copy(0, 1 + kept, self.places[1:1 + len(kept)])
+        row = torch.zeros(len(ways) + 1, dtype=torch.long, device=self.device).index_copy(0, 1 + kept, torch.arange(1, len(kept) + 1, device=self.device))
         return tokens[kept], row[parents[kept]]

@@ -26,6 +26,8 @@ class MedusaDrafter:
         self.heads, self.target, self.head = heads, target, ShortHead(target, vocabulary)
         self.taps, self.longest = (target.config.num_hidden_layers,), context_length(target)
         self.tree, self.parts, self.replayed = tree, {}, Replayed()
+        if tree is not None:
+            up_to(tree, 1, len(self.head.weight))  # a shape that is none is refused now
         if tree and (deepest := tree_of(tuple(tree[0])).deepest) > len(heads):
             raise LessonError(f"a tree {deepest} deep needs as many Medusa heads, and there are {len(heads)}; take a flatter tree.")
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from lessonlib.decode.warp import is_whole
 from lessonlib.errors import LessonError
 from lessonlib.pair.tree import tree_of
 
@@ -43,11 +44,19 @@ def expected_tokens(tree, shares):
     return sum(odds_of_ways(tree, shares))
 
 
-def up_to(tree, depth):
-    """The part (parents, ranks) of a (parents, ranks) tree that is no deeper than `depth`. Raises LessonError for what is no such pair."""
-    parents, ranks = tree
-    if len(parents) != len(ranks) or not len(ranks) or min(ranks) < 0:
-        raise LessonError(f"a tree of {len(parents)} parents and {len(ranks)} ranks is none; take the pair that sparse_tree makes.")
+def up_to(tree, depth, vocabulary=None):
+    """The part (parents, ranks) of a (parents, ranks) tree that is no deeper than `depth`. Raises LessonError for what is no such pair, and for ranks
+    beyond a `vocabulary` of so many tokens.
+    """
+    try:
+        parents, ranks = tree
+        whole = len(parents) == len(ranks) > 0 and all(is_whole(each) and each >= 0 for each in (*parents, *ranks))
+    except (TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise LessonError(f"{tree!r} is no tree of guesses; take the pair of parents and ranks that sparse_tree makes.")
+    if vocabulary is not None and max(ranks) >= vocabulary:
+        raise LessonError(f"a tree asks for favourite number {max(ranks) + 1} of a draft that may name {vocabulary} tokens; take a narrower tree.")
     chosen = [i for i, deep in enumerate(tree_of(tuple(parents)).depths[1:]) if deep <= depth]
     row = {0: 0} | {i + 1: place + 1 for place, i in enumerate(chosen)}
     return tuple(row[parents[i]] for i in chosen), tuple(ranks[i] for i in chosen)
@@ -82,7 +91,7 @@ def levels_of(parents, ranks, device):
             slot |= {row: len(slot) + place for place, row in enumerate(run)}
             for place, row in enumerate(run):
                 sees[place, [slot[seen] for seen in tree.path[row][1:]]] = True
-        numbers = ([i for i in here], [run.index(parents[i]) for i in here], [ranks[i] for i in here])
+        numbers = (here, [run.index(parents[i]) for i in here], [ranks[i] for i in here])
         on_run = ([row - 1 for row in run], [0 if depth < 3 else before.index(parents[row - 1]) for row in run], [slot.get(row, 0) for row in run])
         levels.append(Level(*(torch.tensor(each, device=device) for each in numbers), 1 + max(numbers[2]), *(torch.tensor(each, device=device) for each in on_run), sees.to(device)))
         before = run

@@ -117,7 +117,7 @@ def batches_of(store, recipe, objective, device, pack=False, alike=1, multiple=1
     @lru_cache(maxsize=2)
     def order_of(epoch):
         generator = torch.Generator().manual_seed(recipe.seed * 100_003 + epoch)
-        order = torch.randperm(len(store), generator=generator).tolist()
+        order = torch.randperm(len(store), generator=generator).tolist()[:per_epoch * recipe.batch_size]
         if alike > 1:
             window = alike * recipe.batch_size
             order = [i for start in range(0, len(order), window) for i in sorted(order[start:start + window], key=length)]

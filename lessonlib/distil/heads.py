@@ -8,7 +8,8 @@ import torch
 from lessonlib.distil.distil import batches_of, head_and_loss
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import fit
-from lessonlib.pair.llama import read_texts
+from lessonlib.errors import LessonError
+from lessonlib.pair.llama import read_texts, why_not
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 DISCOUNT = 0.8  # of the loss of each pass, or head, further ahead
@@ -20,27 +21,42 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
     """Train MedusaHeads or an EagleHead for `target` on a LabelStore; returns the losses, the first head's or pass's and the others', discounted.
 
     The target reads each text once, without gradients, and its hidden states are what the heads learn from. Medusa heads learn the tokens of the text
-    (`objective` "ce") or the odds further ahead; an EAGLE head the odds, in `passes` passes on its own states. The rest as in `train_draft`.
+    (`objective` "ce") or the odds further ahead; an EAGLE head the odds, in `passes` passes on its own states. The rest as in `train_draft`; LessonError besides for a target
+    whose arithmetic lessonlib does not have, for labels of another target, and for no passes.
     """
+    check_target(target)
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise LessonError(f"a head cannot practise in {passes} passes; give a whole number, 1 or more.")
+    if store.manifest["target"] != model_fingerprint(target):
+        raise LessonError("these labels were made by another target than the one the heads are for; score this target's own answers.")
     objective = objective if isinstance(objective, Objective) else Objective(objective or ("kl" if hasattr(heads, "taps") else "ce"))
     device = target.device
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = torch.bfloat16 if device.type == "cuda" else target.dtype
     reader = reader_of(target, dtype)
 
     def backward(heads, batch, scale):
-        head, total, losses = target.lm_head, 0.0, []
+        head, total, losses = target.lm_head, torch.zeros((), device=device), []
         with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
             _, ahead = look_ahead(heads, reader, batch.ids, batch.positions, passes)
         for number, (hidden, rows) in enumerate(ahead):
+            if not len(rows):  # no text of this batch goes on so far
+                continue
             weight = DISCOUNT**number
             found, gradient = head_and_loss(head, hidden.detach(), batch.labels.rows(rows), scale * weight, objective, dtype)
             losses.append((hidden, gradient))
             total = total + weight * found
-        torch.autograd.backward(*zip(*losses))
+        if losses:
+            torch.autograd.backward(*zip(*losses))
         return total
 
     return fit(heads, batches_of(store, recipe, objective, device, alike=ALIKE, multiple=MULTIPLE if device.type == "cuda" else 1), backward, recipe, checkpoint,
-               [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes], on_step, label, show)
+               [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes, list(getattr(heads, "taps", ()))], on_step, label, show)
+
+
+def check_target(target):
+    """Refuse (LessonError) a target whose hidden states lessonlib cannot read."""
+    if why := why_not(target):
+        raise LessonError(f"heads need a target whose arithmetic lessonlib has, and {why}.")
 
 
 def reader_of(target, dtype):
@@ -71,6 +87,6 @@ def look_ahead(heads, target, ids, positions, passes):
         tapped = dict.fromkeys(taps)
         hidden = read_texts(target, ids, tapped=tapped).flatten(0, 1)[positions]
     if not taps:
-        return hidden, [(head(hidden[at]), at + k) for k, (head, at) in enumerate(zip(heads.heads, later), 1)]
+        return hidden, [(head(hidden[at].to(head.w.weight.dtype)), at + k) for k, (head, at) in enumerate(zip(heads.heads, later), 1)]
     features, pairs = torch.cat([*tapped.values()], -1), (text * (length - 1) + place - 1)[rows]
     return hidden, [(states.flatten(0, 1)[pairs], rows) for states in heads.unrolled(ids, features.to(heads.join.weight.dtype), passes)]

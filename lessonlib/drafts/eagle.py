@@ -23,7 +23,7 @@ class EagleHead(nn.Module):
     def __init__(self, target, taps=None):
         super().__init__()
         if why := why_not(target):
-            raise LessonError(f"an EAGLE head cannot be made for this target: {why}; take a Llama- or Qwen-style target.")
+            raise LessonError(f"an EAGLE head needs a target whose arithmetic lessonlib has, and {why}.")
         width, layers = target.config.hidden_size, target.config.num_hidden_layers
         self.taps = tuple(taps or (layers,))
         if list(self.taps) != sorted({*self.taps}) or not 1 <= self.taps[0] <= self.taps[-1] <= layers:

@@ -66,6 +66,8 @@ def load_heads(folder, target):
     stored = read_tensors(path)
     stored = stored if note["bits"] == 32 else dequantise_layers(stored)
     own = dict(heads.named_parameters())
+    if not all(tensor.isfinite().all() for tensor in stored.values()):
+        raise LessonError(f"{shown(path)} holds weights that are no numbers (NaN); make the heads again.")
     if {name: tensor.shape for name, tensor in stored.items()} != {name: tensor.shape for name, tensor in own.items()}:
         raise LessonError(f"{shown(path)} does not hold the heads that {NOTE} describes; make them again.")
     with torch.no_grad():

@@ -5,11 +5,13 @@ from functools import partial
 
 import torch
 
-from lessonlib.distil.heads import look_ahead
+from lessonlib.distil.heads import check_target, look_ahead
+from lessonlib.errors import LessonError
 from lessonlib.kernels.rows import by_rows
 from lessonlib.labels.scorer import batches
 from lessonlib.measure.estimate import Estimate, ratio_estimate
 from lessonlib.pair.hidden import padded_responses
+from lessonlib.pair.step import check_fits
 
 CHUNK = 512  # rows of both logits held at once
 
@@ -30,8 +32,13 @@ def look_ahead_measured(heads, target, sequences, passes=4, ranks=10, batch_toke
     """A list of Ahead: of MedusaHeads one for each head, of an EagleHead one for each of `passes` tokens that it drafts one after another.
 
     sequences: (prompt_ids, resp_ids) that the target wrote; greedy answers for the shares by which a greedy tree is chosen. vocabulary: ids that may be
-    guessed (int64 [n]), all unless given. Of what an EAGLE head drafts, the n-th guess stands on its own states, as in decoding, and on the text's tokens.
+    guessed (int64 [n]), all unless given. Raises LessonError for sequences without prompt or response, too long, or all too short. Of what an EAGLE head drafts, the n-th guess stands on its own states, as in decoding, and on the text's tokens.
     """
+    if not sequences or any(not prompt or not resp for prompt, resp in sequences):
+        raise LessonError("what heads guess is measured on sequences with at least one prompt token and one response token each; leave the others out.")
+    for prompt, resp in sequences:
+        check_fits(target, [*prompt, *resp], 0)
+    check_target(target)
     column, texts = None, []
     for batch in batches(sorted(sequences, key=lambda pair: len(pair[0]) + len(pair[1])), batch_tokens):
         ids, positions = padded_responses(batch, target.device)
@@ -45,6 +52,8 @@ def look_ahead_measured(heads, target, sequences, passes=4, ranks=10, batch_toke
                 compared = by_rows(partial(_compare, ranks=ranks, vocabulary=vocabulary), target.lm_head(hidden[rows[part]]),
                                    target.lm_head(states[part].to(hidden.dtype)), tokens[rows[part]])
                 found.append((text[rows[part].cpu()], *(each.cpu() for each in compared)))
+    if any(sum(len(part[0]) for part in found) == 0 for found in column):
+        raise LessonError(f"none of these answers goes on for the {len(column)} tokens that are guessed ahead; take longer answers, or fewer guesses.")
     return [_summed(found, len(texts), ranks) for found in column]
 
 
@@ -53,7 +62,8 @@ def _compare(p_logits, q_logits, tokens, ranks, vocabulary):
     if vocabulary is not None:
         q_logits = torch.full_like(q_logits, -torch.inf).index_copy(-1, vocabulary, q_logits[:, vocabulary])
     p, q = p_logits.float().softmax(-1), q_logits.float().softmax(-1)
-    hit = q_logits.topk(ranks).indices == tokens[:, None]
+    best = q_logits.topk(min(ranks, q_logits.shape[-1]))
+    hit = (best.indices == tokens[:, None]) & (best.values > -torch.inf)  # what may not be guessed is no guess
     return torch.minimum(p, q).sum(-1), p_logits.argmax(-1) == q_logits.argmax(-1), torch.where(hit.any(-1), hit.int().argmax(-1), ranks)
 
 

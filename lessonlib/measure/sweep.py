@@ -21,7 +21,8 @@ UNSTEADY = 1.5  # times: what lies between two timings of the same thing on a ma
 @dataclass(frozen=True)
 class SweepRow:
     """One K, or the adaptive one (K is then "auto", and there is no prediction, NaN): the rounds' counts, tokens a second, measured speed-up over plain decoding with its interval over prompts, and two predictions:
-    from one alpha (`per_tested`) and from the acceptance of each position. identical: prompts whose text equals plain decoding's.
+    from one alpha (`per_tested`), as if something were proposed in every round, and from the acceptance of each position and the share of rounds in which
+    anything was. identical: prompts whose text equals plain decoding's.
     """
 
     K: int

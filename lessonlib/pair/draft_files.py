@@ -67,7 +67,7 @@ def check_draft_folder(folder):
     folder = Path(folder)
     check_writable(folder)
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else [] if not folder.exists() else [folder.name]
-    foreign = [name for name in names if NOTE not in names or not OURS.fullmatch(name)]
+    foreign = [name for name in names if not folder.is_dir() or NOTE not in names or not OURS.fullmatch(name)]
     if foreign:
         raise LessonError(f"{shown(folder)} holds {foreign[0]}, which is no part of a draft and would be lost; name a folder that does not exist yet.")
 

@@ -30,6 +30,8 @@ def locate(name):
     if str(name) == embedded.NAME:
         return embedded.ensure_embedded_target()
     if str(name) in MADE_BY:
+        if Path(name).is_dir() and Path(name).resolve() != (CHECKPOINTS / name).resolve():
+            raise LessonError(f"{name} is a draft that the course ships and a folder here too; write ./{name} for the folder, or give the folder another name.")
         name = CHECKPOINTS / name
         if not name.is_dir():
             raise LessonError(f"{shown(name)} is missing; get a whole copy of the course, or make it anew: python -m lessonlib {MADE_BY[name.name]}")

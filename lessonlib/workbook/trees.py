@@ -31,8 +31,7 @@ def round_figure(parents, words, kept):
     leaves = len({y for _, y in places})
     figure, ax = style.figure(8.4, max(2.2, 0.26 * leaves + 0.9))
     for row, parent in enumerate(parents, 1):
-        both = row in kept
-        ax.plot(*zip(places[parent], places[row]), color=style.SHARED if both else style.GRID, linewidth=2.6 if both else 1.2, zorder=1)
+        ax.plot(*zip(places[parent], places[row]), color=style.SHARED if row in kept else style.GRID, linewidth=2.6 if row in kept else 1.2, zorder=1)
     for row, ((x, y), word) in enumerate(zip(places, words)):
         ax.annotate(plain(word), (x, y), ha="center", va="center", fontsize=9, fontweight="bold" if row in kept else "normal",
                     color=style.INK if row in kept else style.QUIET, bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": style.SHARED if row in kept else style.GRID})

@@ -117,6 +117,7 @@ def test_rows_that_stand_for_nothing_change_nothing(tiny):
             assert blocks[0].tokens.tolist() == blocks[1].tokens.tolist() and blocks[0].parents == blocks[1].parents
             for drafter in drafters:
                 drafter.observe(TEXT[first:last], features[first - 1:last - 1])
+        assert drafters[0].propose(4).tokens.tolist() == drafters[1].propose(4).tokens.tolist()
 
 
 def test_a_tree_of_width_one_is_the_chain(tiny):
@@ -204,6 +205,32 @@ def test_a_vocabulary_that_is_none_is_refused(tiny, ids):
         EagleDrafter(EagleHead(tiny.llama()), vocabulary=ids)
 
 
+@torch.inference_mode()
+def test_a_text_that_was_no_numbers_leaves_nothing_to_the_next(tiny):
+    target = tiny.llama(layers=3)
+    drafter, features = EagleDrafter(head_of(target)), features_of(target, EagleHead(target), TEXT)
+    drafter.reset(TEXT[:4], Sampling(), features[:3])
+    expected = drafter.propose(4).tokens.tolist()
+    drafter.reset(TEXT, Sampling(), features[:-1] * torch.nan)
+    drafter.propose(4)
+    drafter.reset(TEXT[:4], Sampling(), features[:3])
+    assert drafter.propose(4).tokens.tolist() == expected
+
+
+@pytest.mark.parametrize("tree", [(), 15, ([0, 0], [1]), ([0], [-1]), ([0], [64]), ([0, 5], [0, 0])])
+def test_a_tree_that_is_none_is_refused_at_once(tiny, tree):
+    target = tiny.llama()
+    for make in (lambda: EagleDrafter(EagleHead(target), tree=tree), lambda: MedusaDrafter(MedusaHeads(target, 2), target, tree)):
+        with pytest.raises(LessonError):
+            make()
+
+
+def test_a_growing_tree_of_any_size(tiny):
+    target = tiny.llama()
+    decoder = Decoder(target)
+    assert decoder.decode(TEXT, 5, 12, EagleDrafter(head_of(target), budget=600, width=16)).tokens == decoder.decode(TEXT, 0, 12).tokens
+
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # on a GPU a round of drafting is a captured graph
 
 
@@ -225,10 +252,12 @@ def test_a_round_drafts_the_same_wherever_it_runs(tiny, make):
             weight.add_(0.05 * torch.randn(weight.shape).to(device))
         torch.manual_seed(2)
         drafters.append((device, make(head, here)))
-    for greedy in (True, False):
+    if DEVICE.type == "cpu":
+        drafters[0][1].rows = 16  # as many rows as a graph reads, so that this is a test without a GPU too
+    for T in (0.0, 1.0, 0.5):
         blocks, place = [[], []], 30
         for number, (device, drafter) in enumerate(drafters):
-            sampling = Sampling(0.0 if greedy else 1.0, generator=torch.Generator().manual_seed(0))
+            sampling = Sampling(T, generator=torch.Generator().manual_seed(0))
             drafter.reset(text[:30], sampling, features[:29].float().to(device))
             for K, more in ((4, 1), (2, 3), (4, 5), (3, 1), (4, 40), (4, 600), (2, 2), (4, 1)):
                 blocks[number].append(drafter.propose(K))

@@ -5,12 +5,13 @@ import torch
 from support import sequences, store_of, tiny
 
 from lessonlib.distil.distil import batches_of, store_batch
-from lessonlib.distil.heads import look_ahead, train_heads
+from lessonlib.distil.heads import ALIKE, DISCOUNT, look_ahead, train_heads
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
+from lessonlib.measure.ahead import look_ahead_measured
 
 SEQS = sequences(16)
 COUNTING = [([start, start + 1], [start + 2 + i for i in range(12)]) for start in range(0, 44)]  # the next token is always the last one plus one
@@ -90,6 +91,60 @@ def test_micro_batches_change_nothing(target, store):
 def test_too_few_answers_are_refused(target, store):
     with pytest.raises(LessonError, match="fewer than one batch of 32"):
         train_heads(MedusaHeads(target), target, store, Recipe(steps=1, lr=1e-3, batch_size=32), show=False)
+
+
+def test_the_loss_is_the_discounted_sum_of_all_guesses(target, store):
+    """By hand, of the first step: pass by pass, or head by head."""
+    (batch,) = batches_of(store, Recipe(steps=1, lr=1e-9, batch_size=16), Objective("kl"), "cpu", alike=ALIKE)(0)
+    for heads in (EagleHead(target, (1, 3)), MedusaHeads(target, 2)):
+        (loss,) = train_heads(heads, target, store, Recipe(steps=1, lr=1e-9, batch_size=16), "kl", passes=3, show=False)
+        with torch.no_grad():
+            ahead = look_ahead(heads, target, batch.ids, batch.positions, 3)[1]
+            found = sum(DISCOUNT**n * Objective("kl")(target.lm_head(states), batch.labels.rows(rows)).sum().item() for n, (states, rows) in enumerate(ahead))
+        assert len(ahead) == (3 if hasattr(heads, "taps") else 2) and loss == pytest.approx(found / batch.rows, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [lambda target: MedusaHeads(target, 2), EagleHead])
+def test_heads_learn_on_a_target_of_fewer_bits_and_are_measured_there(make, tmp_path):
+    target = tiny(sharp=3, layers=3).bfloat16()
+    heads, store = make(target), store_of(target, SEQS, tmp_path, k=8)
+    train_heads(heads, target, store, Recipe(steps=2, lr=1e-3, batch_size=16), passes=2, show=False)
+    assert {p.dtype for p in heads.parameters()} == {torch.float32}
+    assert len(look_ahead_measured(heads.eval(), target, SEQS, 2)) == 2
+
+
+def test_a_checkpoint_of_other_layers_is_not_gone_on_with(target, store, tmp_path):
+    recipe = Recipe(steps=1, lr=1e-3, batch_size=16)
+    train_heads(EagleHead(target, (1, 3)), target, store, recipe, checkpoint=tmp_path / "x.training", show=False)
+    with pytest.raises(LessonError, match="x.training"):
+        train_heads(EagleHead(target, (2, 3)), target, store, recipe, checkpoint=tmp_path / "x.training", show=False)
+
+
+def test_what_does_not_belong_together_is_refused(target, store):
+    recipe = Recipe(steps=1, lr=1e-3, batch_size=16)
+    for passes in (0, -1, 1.5, None):
+        with pytest.raises(LessonError, match="practise"):
+            train_heads(EagleHead(target), target, store, recipe, passes=passes, show=False)
+    other = tiny(seed=4)
+    with pytest.raises(LessonError, match="another target"):
+        train_heads(MedusaHeads(other), other, store, recipe, show=False)
+    with pytest.raises(LessonError, match="arithmetic lessonlib has, and GPT2LMHeadModel"):
+        train_heads(torch.nn.Linear(1, 1), tiny("gpt2"), store, recipe, show=False)
+
+
+def test_texts_too_short_for_a_head_train_the_others(target, tmp_path):
+    store = store_of(target, [([1, 2], [3, 4]) for _ in range(8)], tmp_path, k=8)
+    heads = MedusaHeads(target, 3)
+    (loss,) = train_heads(heads, target, store, Recipe(steps=1, lr=1e-3, batch_size=8), show=False)
+    assert loss > 0 and heads.heads[0].w.weight.abs().sum() > 0 and heads.heads[2].w.weight.abs().sum() == 0
+
+
+@pytest.mark.parametrize("alike", [1, 3])
+def test_none_is_left_out_for_its_length(target, tmp_path, alike):
+    store = store_of(target, SEQS[:11], tmp_path, k=8)
+    batches = batches_of(store, Recipe(steps=1, lr=1.0, batch_size=4, seed=5), Objective("ce"), "cpu", alike=alike)
+    seen = {tuple(row) for step in range(60) for row in batches(step)[0].ids[:, :6].tolist()}
+    assert len(seen) >= len({tuple((prompt + resp + [0] * 6)[:6]) for prompt, resp in SEQS[:11]})
 
 
 @pytest.mark.parametrize("alike", [1, 3])

@@ -76,6 +76,14 @@ def test_what_is_not_theirs_is_refused(target, tmp_path):
     (folder / "draft.json").write_text(json.dumps({**note, "count": 2}))
     with pytest.raises(LessonError, match="does not hold the heads"):
         load_heads(folder, target)
+    spoilt = MAKE["medusa"](target)
+    with torch.no_grad():
+        spoilt.heads[1].w.bias[3] = torch.nan
+    save_heads(spoilt, folder, target)
+    with pytest.raises(LessonError, match="no numbers"):
+        load_heads(folder, target)
+    with pytest.raises(LessonError, match="draft.json"):
+        save_heads(spoilt, folder / "draft.json", target)
     (folder / "draft.json").write_text(json.dumps({"kind": "eagle"}))
     with pytest.raises(LessonError, match="not the whole note of eagle heads"):
         load_heads(folder, target)

@@ -11,11 +11,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from lessonlib.decode import decoder as decoder_module
 from lessonlib.decode.decoder import Decoder, spec_greedy
-from lessonlib.decode.drafter import Block, Sampling
+from lessonlib.decode.drafter import Block, ModelDrafter, Sampling
 from lessonlib.decode.eagle import EagleDrafter
 from lessonlib.decode.medusa import MedusaDrafter
-from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.decode.ngram import NgramDrafter
+from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
@@ -347,3 +347,27 @@ def test_other_things_that_cannot_work_are_refused(target):
             ((target, target, [[1] * 250], (1,), 10), "do not fit")):
         with pytest.raises(LessonError, match=words):
             sweep(*arguments, show=False)
+
+
+def test_a_round_without_a_proposal_is_predicted_as_a_plain_step(target):
+    class EveryOther(ModelDrafter):
+        turn = 0
+
+        def propose(self, K):
+            self.turn += 1
+            return super().propose(K) if self.turn % 2 else Block(torch.empty(0, dtype=torch.long))
+
+        def observe(self, tokens):
+            self.text += tokens
+            self.step.rollback(0)
+
+    found = sweep(target, EveryOther(llama(layers=1)), PROMPTS, (3,), 20, show=False)
+    row, costs = found.rows[1], found.costs
+    asked = row.counts.proposed[0] / row.counts.rounds
+    assert 0.3 < asked < 0.7
+    first, *others = [0.0 if math.isnan(share) else share for share in row.counts.conditional]
+    tokens, kept = 1.0, asked
+    for share in (first, *others):
+        kept *= share
+        tokens += kept
+    assert row.predicted_by_position == pytest.approx(tokens / (3 * costs.c + asked * costs.v[3] + 1 - asked))

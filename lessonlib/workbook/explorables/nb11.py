@@ -52,17 +52,18 @@ class GrowTree(Explorable):
         """Grow it to these."""
         parents, ranks = self.tree(budget, depth, favourites)
         places = np.array(layout(parents), float)
-        spread = np.ptp(places[:, 1]) or 1.0
-        places[:, 1] = (places[:, 1] - places[:, 1].min()) / spread if len(parents) > 1 and np.ptp(places[:, 1]) else 0.5
+        spread = np.ptp(places[:, 1])
+        places[:, 1] = (places[:, 1] - places[:, 1].min()) / spread if spread else 0.5
         pieces = [(*zip(places[parent], places[row]),) for row, parent in enumerate(parents, 1)]
         self.ways.set_data([x for piece in pieces for x in (*piece[0], np.nan)], [y for piece in pieces for y in (*piece[1], np.nan)])
         self.guesses.set_data(*places.T)
         worth = self.worth(depth, favourites)
         self.curve.set_data(range(len(worth)), worth)
-        found, n = worth[min(budget, len(worth) - 1)], len(parents)
+        n, deep = len(parents), int(places[:, 0].max())
+        found = worth[n]
         self.dot.set_data([n], [found])
         chain = expected_tokens((range(depth), (0,) * depth), self.shares)
-        style.finding(self.left, f"{n} guesses, {depth} deep")
+        style.finding(self.left, f"{n} guess{'es' * (n > 1)}, {deep} deep")
         style.finding(self.right, f"{found:.2f} tokens a round")
-        return (f"With {n} guesses, at most {depth} deep and {favourites} at a place, a round of {self.name} is worth {found:.2f} tokens; "
+        return (f"With {n} guess{'es' * (n > 1)}, at most {depth} deep and {favourites} at a place, a round of {self.name} is worth {found:.2f} tokens; "
                 f"the chain of that depth, of {depth} guesses, is worth {chain:.2f}.")

@@ -41,7 +41,8 @@ def test_it_names_the_tokens_a_round_of_the_tree_that_it_draws():
             shown.controls[name].value = value
         parents, ranks = shown.tree(budget, depth, favourites)
         worth = expected_tokens((parents, ranks), SHARES)
-        assert f"worth {worth:.2f} tokens" in shown.sentence.value and f"With {len(parents)} guesses" in shown.sentence.value
+        assert f"worth {worth:.2f} tokens" in shown.sentence.value and f"With {len(parents)} guess" in shown.sentence.value
+        assert shown.left.get_title(loc="left").endswith(f", {tree_of(parents).deepest} deep")
         assert len(shown.guesses.get_xdata()) == len(parents) + 1 and shown.dot.get_data() == ([len(parents)], [worth])
         chain = 1 + sum(_odds((0,) * n) for n in range(1, depth + 1))
         assert f"is worth {chain:.2f}." in shown.sentence.value
