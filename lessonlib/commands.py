@@ -245,8 +245,8 @@ def heal(options):
 def reference(options):
     """Make anew what the course ships."""
     from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
-    from lessonlib.reference_decoding import record_decoded, record_leaks, ship_distilled
     from lessonlib.reference_board import record_board
+    from lessonlib.reference_decoding import record_decoded, record_leaks, ship_distilled
     from lessonlib.reference_heads import record_heads
     from lessonlib.reference_trainings import record_plain, record_trainings
 

@@ -8,11 +8,11 @@ from time import perf_counter
 
 import torch
 
+from lessonlib.decode.heads import heads_drafter
 from lessonlib.decode.ngram import NgramDrafter
 from lessonlib.distil.distil import train_draft
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import Recipe
-from lessonlib.decode.heads import heads_drafter
 from lessonlib.drafts.head_files import heads_note
 from lessonlib.drafts.truncated import truncated_draft
 from lessonlib.errors import LessonError

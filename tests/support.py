@@ -70,3 +70,12 @@ def word_tokenizer(words=("red", "green", "blue", "one", "two", "three", "four",
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", unk_token="<unk>", chat_template=template)
+
+
+def moved(heads):
+    """`heads` with every weight moved at random, away from what they begin with."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in heads.parameters():
+            weight.add_(torch.randn_like(weight), alpha=0.1)
+    return heads

@@ -26,9 +26,14 @@ class Sampling:
         """Whether every choice is the argmax."""
         return self.temperature == 0
 
+    @property
+    def cuts(self):
+        """What shapes the distributions: (temperature, top_k, top_p)."""
+        return self.temperature, self.top_k, self.top_p
+
     def probabilities(self, logits):
         """The distribution to sample from at these logits [..., V]."""
-        return probabilities(logits, self.temperature, self.top_k, self.top_p)
+        return probabilities(logits, *self.cuts)
 
     def uniforms(self, n, device):
         """n fresh numbers in [0, 1), float64, on `device`."""

@@ -73,8 +73,7 @@ class EagleDrafter:
         numbers = to_device(torch.tensor([self.pairs, n, *ids, *[0] * (rows - n)]), self.device)
         drawn = self.budget is None and self.tree is None and not self.sampling.greedy
         if drawn:
-            s = self.sampling
-            tokens, probs = self.replayed((K, s.temperature, s.top_k, s.top_p), partial(self._draft, K), numbers, features, s.uniforms(K, self.device))
+            tokens, probs = self.replayed((K, self.sampling.cuts), partial(self._draft, K), numbers, features, self.sampling.uniforms(K, self.device))
             return Block(tokens, self.head.odds(probs))
         tokens, *parents = self.replayed(K, partial(self._draft, K), numbers, features)
         return Block(tokens, None, tuple(parents[0].tolist()) if parents else None if self.tree is None else self._levels_to(K)[0])

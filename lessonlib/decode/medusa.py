@@ -42,8 +42,7 @@ class MedusaDrafter:
         if not K:
             return Block(torch.empty(0, dtype=torch.long))
         if self.tree is None and not self.sampling.greedy:
-            s = self.sampling
-            tokens, probs = self.replayed((K, s.temperature, s.top_k, s.top_p), partial(self._drawn, K), self.state, s.uniforms(K, self.state.device))
+            tokens, probs = self.replayed((K, self.sampling.cuts), partial(self._drawn, K), self.state, self.sampling.uniforms(K, self.state.device))
             return Block(tokens, self.head.odds(probs))
         tokens, = self.replayed(K, partial(self._likeliest, K), self.state)
         return Block(tokens, None, None if self.tree is None else self._part(K)[0])

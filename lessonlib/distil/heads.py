@@ -9,7 +9,7 @@ from lessonlib.distil.distil import batches_of, head_and_loss
 from lessonlib.distil.losses import Objective
 from lessonlib.distil.train import fit
 from lessonlib.errors import LessonError
-from lessonlib.pair.llama import read_texts, why_not
+from lessonlib.pair.llama import check_target, read_texts
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
 DISCOUNT = 0.8  # of the loss of each pass, or head, further ahead
@@ -21,13 +21,14 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
     """Train MedusaHeads or an EagleHead for `target` on a LabelStore; returns the losses, the first head's or pass's and the others', discounted.
 
     The target reads each text once, without gradients, and its hidden states are what the heads learn from. Medusa heads learn the tokens of the text
-    (`objective` "ce") or the odds further ahead; an EAGLE head the odds, in `passes` passes on its own states. The rest as in `train_draft`; LessonError besides for a target
-    whose arithmetic lessonlib does not have, for labels of another target, and for no passes.
+    (`objective` "ce") or the odds further ahead; an EAGLE head the odds, in `passes` passes on its own states. The rest as in `train_draft`; LessonError
+    besides for a target whose arithmetic lessonlib does not have, for labels of another target, and for no passes.
     """
     check_target(target)
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise LessonError(f"a head cannot practise in {passes} passes; give a whole number, 1 or more.")
-    if store.manifest["target"] != model_fingerprint(target):
+    fingerprint = model_fingerprint(target)
+    if store.manifest["target"] != fingerprint:
         raise LessonError("these labels were made by another target than the one the heads are for; score this target's own answers.")
     objective = objective if isinstance(objective, Objective) else Objective(objective or ("kl" if hasattr(heads, "taps") else "ce"))
     device = target.device
@@ -50,13 +51,7 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
         return total
 
     return fit(heads, batches_of(store, recipe, objective, device, alike=ALIKE, multiple=MULTIPLE if device.type == "cuda" else 1), backward, recipe, checkpoint,
-               [asdict(objective), store.manifest["answers"], store.k, store.rows, model_fingerprint(target), passes, list(getattr(heads, "taps", ()))], on_step, label, show)
-
-
-def check_target(target):
-    """Refuse (LessonError) a target whose hidden states lessonlib cannot read."""
-    if why := why_not(target):
-        raise LessonError(f"heads need a target whose arithmetic lessonlib has, and {why}.")
+               [asdict(objective), store.manifest["answers"], store.k, store.rows, fingerprint, passes, list(getattr(heads, "taps", ()))], on_step, label, show)
 
 
 def reader_of(target, dtype):

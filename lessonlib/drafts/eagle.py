@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lessonlib.errors import LessonError
-from lessonlib.pair.llama import normed, project, rotary_table, rotated, run_layer, why_not
+from lessonlib.pair.llama import check_target, normed, project, rotary_table, rotated, run_layer
 
 
 class EagleHead(nn.Module):
@@ -22,8 +22,7 @@ class EagleHead(nn.Module):
 
     def __init__(self, target, taps=None):
         super().__init__()
-        if why := why_not(target):
-            raise LessonError(f"an EAGLE head needs a target whose arithmetic lessonlib has, and {why}.")
+        check_target(target)
         width, layers = target.config.hidden_size, target.config.num_hidden_layers
         self.taps = tuple(taps or (layers,))
         if list(self.taps) != sorted({*self.taps}) or not 1 <= self.taps[0] <= self.taps[-1] <= layers:

@@ -5,12 +5,13 @@ from functools import partial
 
 import torch
 
-from lessonlib.distil.heads import check_target, look_ahead
+from lessonlib.distil.heads import look_ahead
 from lessonlib.errors import LessonError
 from lessonlib.kernels.rows import by_rows
 from lessonlib.labels.scorer import batches
 from lessonlib.measure.estimate import Estimate, ratio_estimate
 from lessonlib.pair.hidden import padded_responses
+from lessonlib.pair.llama import check_target
 from lessonlib.pair.step import check_fits
 
 CHUNK = 512  # rows of both logits held at once
@@ -32,7 +33,8 @@ def look_ahead_measured(heads, target, sequences, passes=4, ranks=10, batch_toke
     """A list of Ahead: of MedusaHeads one for each head, of an EagleHead one for each of `passes` tokens that it drafts one after another.
 
     sequences: (prompt_ids, resp_ids) that the target wrote; greedy answers for the shares by which a greedy tree is chosen. vocabulary: ids that may be
-    guessed (int64 [n]), all unless given. Raises LessonError for sequences without prompt or response, too long, or all too short. Of what an EAGLE head drafts, the n-th guess stands on its own states, as in decoding, and on the text's tokens.
+    guessed (int64 [n]), all unless given. Of what an EAGLE head drafts, the n-th guess stands on its own states, as in decoding, and on the text's tokens.
+    Raises LessonError for sequences without prompt or response, too long, or all too short, and for a target whose arithmetic lessonlib does not have.
     """
     if not sequences or any(not prompt or not resp for prompt, resp in sequences):
         raise LessonError("what heads guess is measured on sequences with at least one prompt token and one response token each; leave the others out.")

@@ -127,7 +127,7 @@ def _row(K, runs, plain, costs):
     predicted = (math.nan, math.nan)
     if K != "auto" and not (K and math.isnan(counts.per_tested)):  # nothing is predicted from no proposal at all
         asked = counts.proposed[0] / counts.rounds if K else 0.0  # a drafter may have nothing to propose, and the round is then a plain step
-        by_position = [share * (asked if place == 0 else 1) for place, share in enumerate(conditional)]
+        by_position = [*(asked * share for share in conditional[:1]), *conditional[1:]]
         predicted = (speedup(counts.per_tested, K, costs.c, costs.v) if K else 1.0,
                      speedup_by_position(by_position, costs.c, asked * costs.v[K] + (1 - asked) if K else 1.0))
     return SweepRow(K, counts, len(counts.tokens) / counts.seconds, measured, *predicted, sum(a.tokens == b.tokens for a, b in zip(runs, plain)))

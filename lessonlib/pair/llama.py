@@ -9,6 +9,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from lessonlib.errors import LessonError
 from lessonlib.kernels.backend import why_plain
 from lessonlib.kernels.packed import packed_attention
 from lessonlib.kernels.products import linear
@@ -36,6 +37,12 @@ def why_not(model):
     if len({p.dtype for p in model.parameters()}) > 1:
         return "its weights are of more than one number format"
     return next(filter(None, map(_odd, model.modules())), None)
+
+
+def check_target(target):
+    """Refuse (LessonError) a target of heads whose hidden states lessonlib cannot read."""
+    if why := why_not(target):
+        raise LessonError(f"heads need a target whose arithmetic lessonlib has, and {why}.")
 
 
 def hooked(module):

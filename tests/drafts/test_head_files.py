@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from support import sequences, tiny
+from support import moved, sequences, tiny
 
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.eagle import EagleDrafter
@@ -21,14 +21,6 @@ SHARES = [[0.5, 0.2], [0.4, 0.1], [0.3, 0.1]]
 @pytest.fixture(scope="module")
 def target():
     return tiny(sharp=3, layers=3)
-
-
-def moved(heads):
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for weight in heads.parameters():
-            weight.add_(torch.randn_like(weight), alpha=0.1)
-    return heads
 
 
 MAKE = {"medusa": lambda target: moved(MedusaHeads(target, 3)), "eagle": lambda target: moved(EagleHead(target, (1, 3)))}

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import sequences, tiny
+from support import moved, sequences, tiny
 
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads
@@ -15,14 +15,6 @@ SEQS = sequences(7, prompt=(2, 6), response=(6, 12))
 @pytest.fixture(scope="module")
 def target():
     return tiny(sharp=3, layers=3)
-
-
-def moved(heads):
-    torch.manual_seed(3)
-    with torch.no_grad():
-        for weight in heads.parameters():
-            weight.add_(torch.randn_like(weight), alpha=0.1)
-    return heads.eval()
 
 
 @torch.no_grad()
@@ -63,7 +55,7 @@ def by_hand(heads, target, sequences, count, ranks, allowed=None):
 @pytest.mark.parametrize("make", [lambda target: MedusaHeads(target, 3), lambda target: EagleHead(target, (1, 3))], ids=["medusa", "eagle"])
 @pytest.mark.parametrize("allowed", [None, [0, 3, 5, 8, 13, 21, 34, 55]], ids=["whole", "short"])
 def test_every_distance_is_what_it_is_by_hand(target, make, allowed):
-    heads = moved(make(target))
+    heads = moved(make(target)).eval()
     found = look_ahead_measured(heads, target, SEQS, 3, 10, batch_tokens=40, vocabulary=None if allowed is None else torch.tensor(allowed))
     for ours, (alpha, top1, shares) in zip(found, by_hand(heads, target, SEQS, 3, 10, allowed), strict=True):
         assert ours.alpha == pytest.approx(float(alpha), abs=1e-4) and ours.top1 == pytest.approx(float(top1)) and ours.alpha.low < ours.alpha < ours.alpha.high
