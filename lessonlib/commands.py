@@ -184,7 +184,7 @@ def sweep(options):
     print(found.table())
     for line in [*found.parted(), *found.warnings()]:
         print(line)
-    print(f"  c = {found.costs.c:.3f}; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
+    print("  " + "; ".join(f"c({K}) = {c:.3f}" for K, c in found.costs.c_at.items()) + "; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
     print("  steps: " + "; ".join(f"{name} by {path}" for name, path in found.costs.paths.items()))
 
 
