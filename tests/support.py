@@ -70,3 +70,12 @@ def word_tokenizer(words=("red", "green", "blue", "one", "two", "three", "four",
     backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(known)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<end>", unk_token="<unk>", chat_template=template)
+
+
+def ways_of(shares):
+    """The ways, (share, ranks) pairs, of guesses that are right independently of each other: shares[d][r] of the favourite of rank r at depth d + 1."""
+    ways, level = [], [(1.0, ())]
+    for row in shares:
+        level = [(share * more, (*way, rank)) for share, way in level for rank, more in enumerate(row)]
+        ways += level
+    return sorted(ways, key=lambda each: (-each[0], len(each[1]), each[1]))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support import ways_of
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lessonlib.decode import decoder as decoder_module
@@ -199,7 +200,7 @@ def test_a_drafters_round_is_timed_whole_and_never_past_its_longest_text(timed):
 
 
 @pytest.mark.parametrize("make", [lambda target: EagleDrafter(EagleHead(target)), lambda target: EagleDrafter(EagleHead(target), 6, 2), lambda target: MedusaDrafter(MedusaHeads(target), target),
-                                  lambda target: MedusaDrafter(MedusaHeads(target), target, sparse_tree([[0.5, 0.3], [0.4, 0.3]], 5)), lambda target: NgramDrafter()],
+                                  lambda target: MedusaDrafter(MedusaHeads(target), target, sparse_tree(ways_of([[0.5, 0.3], [0.4, 0.3]]), 5)), lambda target: NgramDrafter()],
                          ids=["EAGLE", "EAGLE's tree", "Medusa", "Medusa's tree", "look-up"])
 def test_every_drafter_can_be_swept(target, make):
     drafter = make(target)
