@@ -6,8 +6,8 @@ A draft that sees only tokens has to work out from scratch what the target has w
 is a single layer of the target's shape that reads the target's own hidden states, its *features*, and the token that was
 drawn from them. And where the target has not been yet, it goes on with its own.
 
-**You will** settle which feature is meant, before or after the final norm, by an equation; pair features with tokens; work out what
-a layer may see while it drafts on its own states, and see what practice is worth; draft chains and trees; prove that several
+**You will** see by an equation what the final norm does, and which side of it the head reads; pair features with tokens; work out what
+a layer may see while it drafts on its own states, and see what practice is worth; draft chains and trees; check, case by case, that several
 candidates at one place can be judged exactly; cut the vocabulary; and read the scoreboard of every draft of this course.
 
 **You need** [11 Grow Medusa heads](11_grow_medusa_heads.ipynb) (trees and what they are worth) and [08 Decode and
@@ -49,8 +49,9 @@ with torch.no_grad():
     tapped = {last: None}
     after = read_texts(target, ids, tapped=tapped)[0]
     before, logits = tapped[last][0], target(ids).logits[0]
-    torch.testing.assert_close(target.lm_head(target.model.norm(before)), logits, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(target.lm_head(after), logits, rtol=1e-3, atol=1e-3)
+    near = 1e-3 if target.dtype == torch.float32 else 0.1 * float(logits.abs().max())
+    torch.testing.assert_close(target.lm_head(target.model.norm(before)), logits, rtol=1e-3, atol=near)
+    torch.testing.assert_close(target.lm_head(after), logits, rtol=1e-3, atol=near)
     same = (target.lm_head(before).argmax(-1) == logits.argmax(-1)).float().mean()
 size = lambda x: x.float().pow(2).mean(-1).sqrt().median().item()
 print("output layer(norm(before)) and output layer(after) are the model's logits: asserted")
@@ -60,8 +61,8 @@ print(f"a typical entry's size: before the norm {measured(size(before), '.1f')},
 # %% [markdown]
 r"""
 Ours is the one *before*: it is what a next layer of the target would get, and the head *is* such a layer. It ends in a norm of its own,
-so that its states are what the output layer expects. Mix the two up, hand the output layer states without a norm, and the logits are off by a
-factor before the first step.
+so that its states are what the output layer expects. (EAGLE and EAGLE-2 take the one *after*, and their head has no norm at its end; EAGLE-3, like ours, takes what layers leave behind.) Mix the two up, hand the output
+layer states without a norm, and the logits are wrong before the first step. Not by a factor alone: the norm also weighs each entry, so the favourites change.
 
 ## What it reads
 
@@ -98,8 +99,9 @@ pairs_of = checks.ex_12_1(pairs_of)
 
 # %% [markdown]
 r"""
-What is the token worth? Medusa's head 1 guesses token $t + 2$ as well, from the state alone, blind to the token between. And what are more
-features worth: three layers' instead of the last one's, joined by one more matrix? All on record, on the same text:
+What is all that worth? Medusa's head 1 guesses token $t + 2$ as well, from the state alone, blind to the token between. They differ in more than the token: the EAGLE head sees all pairs before it, is larger,
+and read more text. So this bounds what the token is worth and does not isolate it. And what are more features worth: three layers' instead of the last one's, joined by one more matrix? All on record, on the same held-out
+answers:
 """
 
 # %%
@@ -125,7 +127,8 @@ r"""
 ## On its own states
 
 After its first guess the head has no feature of the target's to go on with. It takes what its layer came to, in the feature's place, and the token it has just guessed.
-Was it trained for that? With one pass over a text, never: every pair it saw held the target's own feature. So train it in several passes (EAGLE-3's *training-time
+Was it trained for that? With one pass over a text, never: every pair it saw held the target's own feature. (EAGLE and EAGLE-2 pull the head's state towards the target's next feature with a second loss; EAGLE-3 drops that
+and practises instead.) So train it in several passes (EAGLE-3's *training-time
 test*): in pass 2 each pair's feature is what pass 1 made of the pair before it; in pass 3 the last two are the head's own, and so on.
 
 What may a pair see? Number the pairs $t = 0, 1, \dots, n - 1$. In pass $s$, pair $t$ is the end of a chain that was begun $s - 1$ pairs ago. Up to pair $t - (s - 1)$ it sees the first
@@ -187,8 +190,8 @@ assert losses[-1] < losses[0]
 
 # %% [markdown]
 r"""
-What does practice buy? On record are a head trained in four passes and one trained in a single pass, on the same text. On that text's held-out half, each guess stands on the head's own states, as in
-decoding, and on the right tokens.
+What does practice buy? On record are a head trained in four passes and one trained in a single pass, on the same answers (the second for fewer steps). On held-out greedy answers, each guess stands on the head's own
+states, as in decoding, and on the right tokens.
 """
 
 # %%
@@ -207,14 +210,14 @@ From here on it is the head of four passes that the course ships (with your own 
 """
 
 # %%
-from lessonlib.drafts.head_files import heads_note, load_heads
+from lessonlib.drafts.head_files import heads_note, load_heads, noted_ways
 from lessonlib.measure.ahead import look_ahead_measured
 from lessonlib.pair.load import EAGLE, locate
 
-head = load_heads(locate(EAGLE), target) if tiny else fresh.eval().requires_grad_(False)
+head = load_heads(locate(EAGLE), target) if tiny else fresh.to(target.dtype).eval().requires_grad_(False)
 heldout = sorted(lesson.answers("heldout-greedy").sequences(), key=lambda pair: len(pair[0]))[:measured_on]
-guesses = look_ahead_measured(head, target, heldout)
-print("favourite right, guess 1 to 4: " + "  ".join(measured(each.shares[0], ".3f") for each in guesses))
+counted = look_ahead_measured(head, target, heldout)
+print("favourite right, guess 1 to 4: " + "  ".join(measured(each.shares[0], ".3f") for each in counted.guesses))
 
 # %% [markdown]
 r"""
@@ -240,6 +243,7 @@ def decoded(drafter, K=4):
         one = decoder.decode(prompt, K, longest, drafter, end)
         same += one.tokens == wanted
         total.add(one)
+    assert target.dtype != torch.float32 or same == len(prompts)
     return total, same
 
 # %%
@@ -262,40 +266,46 @@ from lessonlib.pair.hidden import padded_responses
 with torch.no_grad():
     ids, places = padded_responses(heldout, target.device)
     own = torch.tensor([token for _, resp in heldout for token in resp], device=target.device)
-    (states, rows), *_ = look_ahead(head, target, ids, places, 1)[1]
+    (states, rows, _), *_ = look_ahead(head, target, ids, places, 1)[1]
     sure, favourites = target.lm_head(states).float().softmax(-1).max(-1)
     right = (favourites == own[rows]).float()
 edges = torch.linspace(0, 1, 6)
-bins = [((sure > low) & (sure <= high)).cpu() for low, high in zip(edges, edges[1:])]
+bins = [chosen for low, high in zip(edges, edges[1:]) if (chosen := ((sure > low) & (sure <= high)).cpu()).any()]
 said, was = zip(*((sure.cpu()[chosen].mean().item(), right.cpu()[chosen].mean().item()) for chosen in bins))
 
 # %%
 figure, ax = style.figure(7.6, 3.2)
 style.lines(ax, said, {"as it says": said, "as it was": was})
 ax.set(xlabel="odds that the head gives its favourite", ylabel="share right", ylim=(0, 1.05))
-style.finding(ax, "The surer it is, the oftener it is right" if sorted(was) == list(was) else "Surer is not always oftener right here")
-show(figure, "How often the head's favourite is right on greedy answers, over the odds it gives it itself: both rise together.")
+style.finding(ax, "The surer it is, the more often it is right" if sorted(was) == list(was) else "Surer is not always more often right here")
+show(figure, "How often the head's favourite is right on greedy answers, over the odds it gives it; where the two lines meet, it is as sure as it should be.")
 
 # %% [markdown]
 r"""
-So its odds can lead a tree: depth by depth, go on from the likeliest few ways, and keep the likeliest of all that were tried. Three trees of 15 guesses at most, four deep; all are checked in one pass
-of the target each.
+Where both rise, its odds can lead a tree: depth by depth, go on from the likeliest few ways, and keep the likeliest of all that were tried. Two trees of 15 guesses, at most four deep, each checked in one pass of the target:
 """
 
 # %%
-from lessonlib.decode.sparse_tree import expected_tokens, sparse_tree
+from lessonlib.decode.sparse_tree import sparse_tree
 
-shares = heads_note(locate(EAGLE))["shares"] if tiny else [each.shares for each in guesses]
-fixed = sparse_tree(shares, 15)
-print(f"expected of the fixed tree: {expected_tokens(fixed, shares):.2f} tokens a round")
-for name, drafter in (("fixed tree of 15", EagleDrafter(head, tree=fixed)), ("growing tree of 15", EagleDrafter(head, budget=15))):
+ways = noted_ways(heads_note(locate(EAGLE))) if tiny else counted.ways  # greedy answers that the head was trained on
+print(f"the {15} most frequent ways, counted: {1 + sum(share for share, _ in ways[:15]):.2f} tokens a round")
+kept = {}
+for name, drafter in {"fixed": EagleDrafter(head, tree=sparse_tree(ways, 15)), "growing": EagleDrafter(head, budget=15, width=10)}.items():
     total, same = decoded(drafter)
-    print(f"{name:<18}  {measured(total.tokens_per_round, '.2f')} tokens a round; texts that are plain decoding's: {same} of {len(prompts)}")
+    kept[name] = total.tokens_per_round
+    print(f"{name + ' tree':<12}  {measured(kept[name], '.2f')} tokens a round; texts that are plain decoding's: {same} of {len(prompts)}")
+print("more kept here by the", here(max(kept, key=kept.get)), "one")
+
+# %% [markdown]
+r"""
+The sliders of notebook 11 for this head: how much sooner does its tree grow deep?
+"""
 
 # %%
 from lessonlib.workbook.explorables.nb11 import GrowTree
 
-GrowTree(shares, "the shipped EAGLE head" if tiny else "this EAGLE head")
+GrowTree(ways, "the shipped EAGLE head" if tiny else "this EAGLE head")
 
 # %% [markdown]
 r"""
@@ -303,24 +313,11 @@ One round of the growing tree, the one in which most was kept:
 """
 
 # %%
-from lessonlib.workbook.trees import round_figure
+from lessonlib.workbook.trees import best_round, round_figure
 
-best, watch = {"kept": 0}, EagleDrafter(head, budget=15)
-
-def remember(text, block, count, written, logits):
-    """Keep the round with the most kept guesses."""
-    if block is not None and count > best["kept"]:
-        best.update(kept=count, block=block, last=text[-1], written=written)
-
-for prompt in prompts:
-    decoder.decode(prompt, 4, longest, watch, end, on_round=remember)
-
-# %%
-tokens, parents, rows = best["block"].tokens.tolist(), best["block"].parents, [0]
-for token in best["written"][:best["kept"]]:  # which guesses those were: the way down that says what was written
-    rows.append(next(i for i, parent in enumerate(parents, 1) if parent == rows[-1] and tokens[i - 1] == token))
-words = [tokenizer.decode([token]) for token in (best["last"], *tokens)]
-show(round_figure(parents, words, rows), f"A tree of {len(tokens)} guesses that grew behind one token of a text; the way that the target would have written, {best['kept']} guesses long, is drawn bold.")
+parents, tokens, rows = best_round(decoder, prompts, 4, longest, EagleDrafter(head, budget=15), end)
+caption = f"A tree of {len(parents)} guesses that grew behind one token of a text; the way that was kept, {len(rows) - 1} guesses long, is drawn bold."
+show(round_figure(parents, [tokenizer.decode([token]) for token in tokens], rows), caption)
 
 # %% [markdown]
 r"""
@@ -328,7 +325,7 @@ r"""
 
 When sampling, several guesses may stand on one row. Draw them from $q$ one after another, without putting any back. Judge the first as always: keep it with probability $\min(1, p(x)/q(x))$. If it is refused, the world
 has changed: what the target still has to give is $\max(p - q, 0)$, scaled to sum to 1, and the draft draws the next one from $q$ without $x$, scaled likewise. Judge the next one by those two. When all are refused, draw from
-what is left of $p$.
+what is left of $p$. (The trees above do not draw their candidates, they take the likeliest; then $q$ is 1 at each, and the rule becomes that of the last question at the end.)
 
 **Exercise 12.3** (medium, 10 minutes). Write that step: the two odds after candidate $x$ was refused.
 
@@ -362,7 +359,7 @@ after_refusal = checks.ex_12_3(after_refusal)
 
 # %% [markdown]
 r"""
-Two candidates, every case written out: no coin is thrown here, the probabilities are multiplied. What comes out must be $p$, to the last digit. And the more candidates, the more often one of them is kept:
+One, two and three candidates, every case written out: no coin is thrown here, the probabilities are multiplied. What comes out must be $p$, to 12 digits. And the more candidates, the more often one of them is kept:
 """
 
 # %%
@@ -390,7 +387,7 @@ lessonlib's `accept_tree` does that for every row of a tree at once; its tests h
 
 ## A smaller vocabulary for the draft
 
-The head's layer is small; the output layer that it borrows is not. Most of a vocabulary is hardly ever written, so let the draft name only the 8,192 tokens that the target's answers hold most often. A token outside is never proposed:
+The head's layer is small; the output layer that it borrows is not. Most of a vocabulary is hardly ever written, so let the draft name only the tokens that the target's answers hold most often, at most 8,192 of them. A token outside is never proposed:
 it costs a rejection, and no text changes.
 """
 
@@ -420,8 +417,9 @@ print(f"a draft of the 1B's shapes on record ({boards['gpu']['machine']}): a ste
 r"""
 ## The scoreboard of all drafts
 
-Every draft that the course ships, on the same held-out real prompts, greedily, on two machines; of each the number of guesses with the best prediction. MB: weights that are read for each guess in a row. (Make the
-table for your own machine: `python -m lessonlib reference board --preset tiny`, in a clone as committed.)
+Every draft that the course ships, on the same held-out real prompts, greedily, on two machines; of each the number of guesses with the best prediction. MB: weights that are read for one guess after another of a chain.
+Minutes: of training, on one H200; alpha: offline, at $T = 1$, of the first guess with the whole vocabulary (a dash: none, or not on record). (Make the table for your own machine: `python -m lessonlib reference board
+--preset tiny`, in a clone as committed.)
 """
 
 # %%
@@ -439,8 +437,13 @@ for name, board in boards.items():
     for label, draft in board["drafts"].items():
         K, row = best_row(draft)
         fast, alpha = row["speedup"], draft["alpha"] and draft["alpha"]["value"]
-        print(f"  {label:<26} {draft['parameters'] / 1e6:8.2f} M  {draft['bytes'][K] / 1e6:6.1f}  {number(draft['minutes'], '.0f'):>7}  {number(alpha, '.2f'):>5}  {K}  {row['tokens_per_round']:6.2f}  {draft['c']:.3f}  {row['v']:.2f}  "
+        print(f"  {label:<26} {draft['parameters'] / 1e6:8.2f} M  {draft['bytes'][K] / 1e6:6.1f}  {number(draft['minutes'], '.0f'):>7}  {number(alpha, '.2f'):>5}  {K}  {row['tokens_per_round']:6.2f}  {row['c']:.3f}  {row['v']:.2f}  "
               f"{row['predicted_by_position']:9.2f}  {fast['value']:.2f} [{fast['low']:.2f}, {fast['high']:.2f}]")
+
+# %% [markdown]
+r"""
+Guess by guess; and before training we had set ourselves aims, in tokens a round on the GPU:
+"""
 
 # %%
 print("kept by place in the block, at the largest K (GPU):")
@@ -454,23 +457,26 @@ for label, aim in AIMS.items():
 
 # %%
 labels = ["ngram", "distilled", "medusa, tree of 15", "eagle", "eagle, 8k", "eagle, tree of 7, 8k", "eagle, tree of 15, 8k"]
-series = {name: [best_row(board["drafts"][label])[1]["speedup"]["value"] for label in labels] for name, board in boards.items()}
-figure, ax = style.figure(8.4, 3.6)
-style.bars(ax, [label.replace(", ", "\n") for label in labels], {"one H200": series["gpu"], "two cores": series["cpu"]}, form=".2f")
+fasts = {board["machine"]: [best_row(board["drafts"][label])[1]["speedup"] for label in labels] for board in boards.values()}
+figure, ax = style.figure(8.4, 3.8)
+bars = style.bars(ax, [label.replace(", ", "\n") for label in labels], {name: [fast["value"] for fast in row] for name, row in fasts.items()})
+for number, (name, row) in enumerate(fasts.items()):
+    for place, (fast, (_, text, _)) in enumerate(zip(row, bars[name])):
+        ax.plot([place - 0.2 + 0.4 * number] * 2, [fast["low"], fast["high"]], color=style.INK, linewidth=1.4)
+        text.set_visible(False)  # the table above has the values, and they would stand on the intervals
 ax.axhline(1, color=style.QUIET, linewidth=1)
 ax.set(ylabel="times plain decoding")
-fastest = {name: labels[int(np.argmax(values))] for name, values in series.items()}
-style.finding(ax, f"Fastest of these: {fastest['gpu']} on the GPU, {fastest['cpu']} on two cores")
-show(figure, "How many times as fast as plain decoding each draft is, measured on one H200 and on two cores.")
+style.finding(ax, "Highest measured of these: " + ", ".join(labels[int(np.argmax([fast["value"] for fast in row]))] for row in fasts.values()))
+show(figure, f"How many times as fast as plain decoding each draft is, with 95 % intervals, measured on {' and on '.join(fasts)}.")
 
 # %% [markdown]
 r"""
 ## Recap
 
-- The feature is what the last layer leaves *before* the final norm; the token drawn from it is what it cannot know, so the head reads both.
+- Our feature is what the last layer leaves *before* the final norm; the token drawn from it is what it cannot know, so the head reads both.
 - A head that will go on from its own states must have practised that: pass by pass, with a mask that shows each pair what drafting would show it.
 - A tree may be fixed by what was counted, or grow by the head's own odds. Without replacement and with the residual, several candidates are as exact as one.
-- Half of a small draft's cost is the output layer. Name fewer tokens, and look what it loses.
+- Of what a small draft reads, most can be the output layer. Name fewer tokens, and measure what is lost.
 
 ## Explain it back
 
@@ -478,7 +484,7 @@ Say each answer aloud before you open it.
 
 <details><summary>Medusa's head 1 and an EAGLE head's first guess are about the same token. Why is the second better?</summary>
 
-Head 1 has to average over everything that token $t + 1$ may be. The EAGLE head has been told.
+Head 1 has to average over everything that token $t + 1$ may be. The EAGLE head has been told, and has all earlier pairs before it.
 
 </details>
 
@@ -490,19 +496,19 @@ The target judges every guess by its own odds. A bad draft is refused more often
 
 <details><summary>In pass 3, why may a pair not see the first pass's pair at its own place?</summary>
 
-While drafting there is none: the target has not been there. What the cache holds at that place is the head's own pair. Seeing the target's would be practising with the answer in sight.
+While drafting there is none: the target has not been there. What the cache holds at that place is the head's own pair. Seeing the target's would be practising with a feature that it will not have.
 
 </details>
 
 <details><summary>Candidates are the likeliest tokens, not drawn. Is the rule still exact when sampling?</summary>
 
-Yes: each is then a draw from odds that are 1 at it. Keep it with probability $p(x)$, take it out of $p$ if not, and go on with the next.
+Yes: each is then a draw from odds that are 1 at it. Keep it with probability $p(x)$; if not, take it out of $p$, scale the rest to sum to 1, and go on with the next.
 
 </details>
 
 ## Two things to change and rerun
 
-1. Give `EagleDrafter` a tree of 6 instead of 15. How much of the tokens a round is left on your machine, and is it faster?
+1. Give `EagleDrafter` a tree of 6 instead of 15: how many tokens a round are left? And is it faster on your machine? `lessonlib.sweep(target, drafter, prompts, (4,), longest, end)` times it.
 2. Take `most_frequent(..., 1024)` as vocabulary. What does $c$ gain, and what do the rounds lose?
 
 **Previous**: [11 Grow Medusa heads](11_grow_medusa_heads.ipynb). The map is in the [README](../README.md).

@@ -55,6 +55,8 @@ ex_11_1 = Exercise(
         Mistake("past the end", lambda S, k: (torch.arange(S), torch.arange(S) + 1 + k), "the last labels lie past the end of the text: the last 1 + k states have no label"),
         Mistake("wrapped around", lambda S, k: (torch.arange(S), (torch.arange(S) + 1 + k) % S), "the ends wrap around: leave out the states whose label does not exist"),
         Mistake("labels and states swapped", lambda S, k: places_of(S, k)[::-1], "the two are swapped: first the states, then the labels"),
+        Mistake("below nothing", lambda S, k: (torch.arange(S - 1 - k), torch.arange(1 + k, S)),
+                "a text too short for the head has no pair at all, two empty rows: let the number of states stop at 0, as max(0, ...) does"),
         Mistake("states cut from the front", lambda S, k: (torch.arange(1 + k, S), torch.arange(1 + k, S)), "state and label stand at the same place: a state is to guess what comes after it"),
     ],
     properties=[Property("in a text that counts, head k's label is its state's own token plus 1 + k", _counting, "something outside the arguments is used")],
