@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -119,8 +120,6 @@ def open_text(path, mode="r"):
 
 def read_jsonl(path, field=None):
     """Yield the objects of a JSON Lines file (gzip by name), each sure to have `field`; a LessonError names the line at fault."""
-    import zlib
-
     path = Path(path)
     if path.is_dir():
         raise LessonError(f"{shown(path)} is a folder; give the path of a file with one JSON object a line.")

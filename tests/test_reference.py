@@ -13,7 +13,7 @@ import torch
 from lessonlib import reference, reference_board, reference_decoding, reference_heads, reference_trainings
 from lessonlib.distil.losses import Objective
 from lessonlib.errors import LessonError
-from lessonlib.files import CHECKPOINTS, DATA, read_json
+from lessonlib.files import CHECKPOINTS, DATA, read_json, write_json
 from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
 from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import alpha_gain, offline_alpha, offline_alphas
@@ -236,3 +236,13 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     assert board["eagle"]["parameters"] == layer + 3 * width**2 + 2 * width**2 + 3 * width
     assert board["eagle"]["bytes"]["2"] == 4 * (layer + 2 * width**2 + 3 * width + head + 3 * width**2 / 2)
     assert board["medusa, tree of 7"]["bytes"]["2"] == 4 * (2 * (width**2 + width) + head) / 2
+
+
+def test_a_torn_record_is_refused_in_one_sentence(tmp_path):
+    write_json(tmp_path / "record.json.gz", {"numbers": list(range(500))})
+    whole = (tmp_path / "record.json.gz").read_bytes()
+    assert read_json(tmp_path / "record.json.gz")["numbers"][-1] == 499
+    for torn in (whole[:-9], whole[:60] + bytes(20) + whole[80:], b"no gzip"):
+        (tmp_path / "record.json.gz").write_bytes(torn)
+        with pytest.raises(LessonError, match="cannot be read as JSON"):
+            read_json(tmp_path / "record.json.gz")

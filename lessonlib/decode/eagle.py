@@ -160,7 +160,7 @@ class EagleDrafter:
 
     def _fixed(self, K, start, out, _):
         """(the tokens of the part of `tree` no deeper than K,)."""
-        tokens, (parents, levels) = [], self._levels_to(K)
+        parents, levels = self._levels_to(K)
         found = torch.zeros(len(parents), dtype=torch.long, device=self.device)
         for number, level in enumerate(levels):
             if number:

@@ -18,7 +18,7 @@ solutions](solutions/11_grow_medusa_heads.ipynb).
 """
 
 # %%
-from lessonlib.workbook import checks, explain, here, measured, predict, show, style  # no module lessonlib? Run: make lab
+from lessonlib.workbook import checks, explain, here, measured, predict, show  # no module lessonlib? Run: make lab
 import lessonlib, torch
 import numpy as np
 
