@@ -51,5 +51,6 @@ reference: env
 	@set -e; for what in answers off-the-shelf sentences; do $(VENV) -m lessonlib reference $$what; done
 	@set -e; for seed in $(SEEDS); do $(VENV) -m lessonlib reference trainings --seed $$seed; done
 	@$(VENV) -m lessonlib reference plain
-	@# decoded and leaks are timings; the shipped ones are of two cores: the same commands there, with --drafts FOLDER
-	@set -e; for what in distilled decoded leaks; do $(VENV) -m lessonlib reference $$what; done
+	@$(VENV) -m lessonlib reference heads
+	@# decoded, leaks and board are timings; the shipped ones are of two cores, the board of both: the same commands there, with --drafts FOLDER
+	@set -e; for what in distilled decoded leaks board; do $(VENV) -m lessonlib reference $$what; done

@@ -120,10 +120,10 @@ def train(options):
         torch.manual_seed(made.preset.seed)  # what an EAGLE head begins with is partly drawn
         heads = MedusaHeads(made.target, options.medusa) if options.medusa else EagleHead(made.target, options.eagle or None)
         losses = train_heads(heads, made.target, store, recipe, objective, options.passes or PASSES, checkpoint)
-        guesses = look_ahead_measured(heads.eval(), made.target, [store.sequence(i) for i in range(min(MEASURED, len(store)))], options.passes or PASSES)
-        save_heads(heads, options.out, made.target, shares=[each.shares for each in guesses],
+        found = look_ahead_measured(heads.eval(), made.target, [store.sequence(i) for i in range(min(MEASURED, len(store)))], options.passes or PASSES)
+        save_heads(heads, options.out, made.target, ways=found.ways,
                    training={"objective": asdict(objective), "recipe": asdict(recipe), "last_loss": losses[-1]})
-        print("  favourite right, by distance, on answers it was trained on: " + " ".join(f"{each.shares[0]:.2f}" for each in guesses))
+        print("  favourite right, by distance, on answers it was trained on: " + " ".join(f"{each.shares[0]:.2f}" for each in found.guesses))
     else:
         draft = truncated_draft(made.target, options.layers) if fresh else a_model(made.load(options.draft, torch.float32), options.draft)
         losses = train_draft(draft, store, recipe, objective, checkpoint=checkpoint, dtype=made.preset.dtype)
@@ -150,7 +150,7 @@ def alpha(options):
         if options.T != 1 or options.labels:
             raise LessonError("heads are measured at T = 1, and from the answers alone; leave --T and --labels out.")
         print(f"  {len(answers):,} answers, T = 1; each guess where the text before it is the target's")
-        for distance, each in enumerate(look_ahead_measured(load_heads(place, made.target), made.target, answers.sequences()), 1):
+        for distance, each in enumerate(look_ahead_measured(load_heads(place, made.target), made.target, answers.sequences()).guesses, 1):
             print(f"  guess {distance}: alpha {each.alpha}  top-1 {each.top1}")
         return
     draft = a_model(made.load(options.draft), name)
@@ -184,7 +184,7 @@ def sweep(options):
     print(found.table())
     for line in [*found.parted(), *found.warnings()]:
         print(line)
-    print(f"  c = {found.costs.c:.3f}; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
+    print("  " + "; ".join(f"c({K}) = {c:.3f}" for K, c in found.costs.c_at.items()) + "; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
     print("  steps: " + "; ".join(f"{name} by {path}" for name, path in found.costs.paths.items()))
 
 

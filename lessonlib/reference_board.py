@@ -32,11 +32,11 @@ def record_board(lesson):
     prompts, end, rows = [chat_ids(tokenizer, text) for text in real], end_of_turn_ids(tokenizer, target.generation_config), {}
     for name, (drafter, alpha, minutes) in every_drafter(lesson).items():
         found = sweep(target, drafter, prompts, KS, TOKENS, end, show=False)
-        rows[name] = {"parameters": parameters(drafter), "bytes": {K: step_bytes(drafter, K) for K in KS}, "minutes": minutes, "alpha": alpha, "c": found.costs.c,
+        rows[name] = {"parameters": parameters(drafter), "bytes": {K: step_bytes(drafter, K) for K in KS}, "minutes": minutes, "alpha": alpha,
                       "plain_tokens_per_second": found.rows[0].tokens_per_second, "target_seconds": found.costs.target_seconds, "paths": found.costs.paths,
                       "K": {row.K: of_row(row, found) for row in found.rows[1:]}, "warnings": [line.strip() for line in [*found.warnings(), *found.parted()]]}
         best = found.best
-        print(f"  {name:<28} K = {best.K}: {best.counts.tokens_per_round:.2f} tokens a round, c {found.costs.c:.3f}, {best.speedup:.2f} x {best.speedup.interval('.2f')}, "
+        print(f"  {name:<28} K = {best.K}: {best.counts.tokens_per_round:.2f} tokens a round, c {found.costs.c_at[best.K]:.3f}, {best.speedup:.2f} x {best.speedup.interval('.2f')}, "
               f"by position {best.predicted_by_position:.2f} x, identical {best.identical} of {len(prompts)}", flush=True)
     result = {**made, "prompts": len(prompts), "tokens": TOKENS, "drafts": rows}
     if target.device.type == "cuda":
@@ -48,7 +48,7 @@ def of_row(row, found):
     """One K of one draft as the record holds it."""
     counts = row.counts
     return {"tokens_per_round": counts.tokens_per_round, "per_tested": counts.per_tested, "conditional": counts.conditional, "proposed_per_round": sum(counts.proposed) / counts.rounds,
-            "v": found.costs.v[row.K], "predicted": row.predicted, "predicted_by_position": row.predicted_by_position, "speedup": figure(row.speedup), "identical": row.identical}
+            "c": found.costs.c_at[row.K], "v": found.costs.v[row.K], "predicted": row.predicted, "predicted_by_position": row.predicted_by_position, "speedup": figure(row.speedup), "identical": row.identical}
 
 
 def every_drafter(lesson):
@@ -59,7 +59,7 @@ def every_drafter(lesson):
     head, shipped = load_heads(chains[EAGLE], target), read_json(REFERENCE / "heads.json")["shipped"]
     alphas = {OFF_THE_SHELF: read_json(REFERENCE / "off_the_shelf.json")["before_distillation"]["heldout"]["alpha"],
               DISTILLED: read_json(REFERENCE / "distilled.json")["drafts"]["as shipped"]["heldout"]["alpha"],
-              **{name: next(found["heldout"]["alpha"][0] for run, found in shipped.items() if run.startswith(name)) for name in chains}}
+              **{name: shipped[name]["heldout"]["alpha"][0] for name in chains}}
     made = {NGRAM: lesson.load(NGRAM), OFF_THE_SHELF: lesson.load(OFF_THE_SHELF), DISTILLED: lesson.load(DISTILLED)}
     made[f"{DISTILLED}, 8k"] = ModelDrafter(made[DISTILLED], vocabulary)
     for name, folder in chains.items():

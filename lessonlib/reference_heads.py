@@ -24,7 +24,7 @@ from lessonlib.traffic.answers import Answers, generate, read_shipped
 from lessonlib.traffic.engine import BatchEngine
 
 PROMPTS, TOKENS, TEXTS_AT_ONCE = 10_000, 256, 1024
-DRAWN = ((0.0, 0), (0.5, 2), (0.5, 4), (0.5, 6), (1.0, 1), (1.0, 3), (1.0, 5), (1.0, 7))  # temperature and seed of each run of answers
+DRAWN = ((0.0, 0), (0.5, 2), (0.5, 4), (1.0, 1), (1.0, 3), (1.0, 5))  # temperature and seed of each run of answers
 BATCH, PASSES = 96, 4
 MOST_FREQUENT = 8192  # of the target's 49,152 tokens
 RANKS = 16  # whose shares are on record
@@ -51,10 +51,12 @@ class HeadsRun:
         return EagleHead(target, self.layers) if self.layers else MedusaHeads(target, self.count)
 
 
-RUNS = (HeadsRun("eagle, layers 10, 20, 30", 8_000, 3e-3, layers=(10, 20, 30), ship=EAGLE),
-        HeadsRun("eagle, layer 30", 4_000, 3e-3, layers=(30,)),
-        HeadsRun("eagle, one pass", 2_000, 3e-3, layers=(10, 20, 30), passes=1),
-        HeadsRun("medusa", 2_000, 3e-3, count=3, ship=MEDUSA))
+SHORT = 1_200  # steps, in which heads are compared with each other
+RUNS = (HeadsRun("eagle", 5_000, 3e-3, layers=(10, 20, 30), ship=EAGLE),
+        HeadsRun("medusa", SHORT, 3e-3, count=3, ship=MEDUSA),
+        HeadsRun("eagle, short", SHORT, 3e-3, layers=(10, 20, 30)),
+        HeadsRun("eagle, layer 30", SHORT, 3e-3, layers=(30,)),
+        HeadsRun("eagle, one pass", SHORT, 3e-3, layers=(10, 20, 30), passes=1))
 
 
 def record_heads(lesson, only=None):
@@ -76,13 +78,13 @@ def record_heads(lesson, only=None):
     shipped = {}
     for run in RUNS:
         if run.ship:
-            heads, shares = load_heads(lesson.folder / run.name, target), found[run.name]["heldout-greedy"]["shares"]
+            heads, ways = load_heads(lesson.folder / run.name, target), found[run.name]["training answers"]["ways"]
             # a tree is chosen by what the answers it was trained on say, and measured on others
-            save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, found[run.name]["training answers"]["shares"], made_by=provenance(),
+            save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, [(share, ranks) for share, *ranks in ways], made_by=provenance(),
                        vocabulary=vocabulary.tolist(), training={key: found[run.name][key] for key in ("recipe", "passes", "tokens", "seconds")})
             shipped[run.name] = {name: by_distance(look_ahead_measured(load_heads(CHECKPOINTS / run.ship, target), target, answers, PASSES, RANKS))
                                  for name, answers in heldout.items()}
-            print(f"  {run.name}: greedy favourite right, by distance: trained {row(shares)}, as shipped in {run.bits} bits {row(shipped[run.name]['heldout-greedy']['shares'])}", flush=True)
+            print(f"  {run.name}: greedy favourite right, by distance: trained {row(found[run.name]['heldout-greedy']['shares'])}, as shipped in {run.bits} bits {row(shipped[run.name]['heldout-greedy']['shares'])}", flush=True)
     write_json(REFERENCE / "heads.json", {**made, "answers": [{"temperature": T, "seed": seed} for T, seed in DRAWN], "sequences": len(store), "tokens": store.rows,
                                           "vocabulary": len(vocabulary), "runs": found, "shipped": shipped})
 
@@ -106,7 +108,7 @@ def trained(run, lesson, store, heldout, vocabulary):
     save_heads(heads.eval().requires_grad_(False), lesson.folder / run.name, target)
     every = max(1, len(losses) // 40)
     # greedy answers come first in the store, and were drawn for all prompts: those to train on, so that a tree can be chosen without a look at others
-    measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(500, len(store)))]}
+    measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(2_000, len(store)))]}
     result = {"recipe": asdict(recipe), "passes": run.passes, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
               "tokens": round(run.steps * BATCH * store.rows / len(store)), "seconds": seconds,
               "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
@@ -117,9 +119,9 @@ def trained(run, lesson, store, heldout, vocabulary):
 
 
 def by_distance(found):
-    """A list of Ahead as the records hold it."""
-    return {"alpha": [figure(each.alpha) for each in found], "top1": [figure(each.top1) for each in found],
-            "shares": [[round(share, 4) for share in each.shares] for each in found]}
+    """A LookedAhead as the records hold it."""
+    return {"alpha": [figure(each.alpha) for each in found.guesses], "top1": [figure(each.top1) for each in found.guesses],
+            "shares": [[round(share, 4) for share in each.shares] for each in found.guesses], "ways": [[round(share, 5), *ranks] for share, ranks in found.ways]}
 
 
 def row(shares):

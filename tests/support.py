@@ -79,3 +79,12 @@ def moved(heads):
         for weight in heads.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.1)
     return heads
+
+
+def ways_of(shares):
+    """The ways, (share, ranks) pairs, of guesses that are right independently of each other: shares[d][r] of the favourite of rank r at depth d + 1."""
+    ways, level = [], [(1.0, ())]
+    for row in shares:
+        level = [(share * more, (*way, rank)) for share, way in level for rank, more in enumerate(row)]
+        ways += level
+    return sorted(ways, key=lambda each: (-each[0], len(each[1]), each[1]))

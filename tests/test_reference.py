@@ -18,7 +18,7 @@ from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
 from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import alpha_gain, offline_alpha, offline_alphas
 from lessonlib.pair.draft_files import load_draft, save_draft
-from lessonlib.pair.load import DISTILLED, OFF_THE_SHELF
+from lessonlib.pair.load import DISTILLED, MADE_BY, OFF_THE_SHELF
 from lessonlib.pair.presets import preset
 from lessonlib.reference import OPENINGS, SHIPPED, recorded_gain, recorded_trainings
 from lessonlib.reference_trainings import Run
@@ -41,7 +41,7 @@ def test_every_recorded_file_names_its_commit_its_command_and_its_versions():
     headers = [json.loads(gzip.open(DATA / "answers" / f"{name}.jsonl.gz", "rt").readline()) for name in SHIPPED]
     files = [read_json(path) for path in sorted((DATA / "reference").glob("*.json*"))]
     files = [made for file in files for made in file.get("machines", {"": file}).values()]  # kernels.json holds several machines
-    drafts = [read_json(CHECKPOINTS / name / "draft.json")["made_by"] for name in (OFF_THE_SHELF, DISTILLED)]
+    drafts = [read_json(CHECKPOINTS / name / "draft.json")["made_by"] for name in MADE_BY]
     assert len(files) >= 1
     for made in [*headers, *files, *drafts]:
         assert made["command"].startswith(("python -m lessonlib ", "python tests/benchmarks/")) and made["commit"] and not made["commit"].endswith("-dirty") and made["machine"] and "transformers" in made["versions"]
@@ -219,7 +219,7 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     reference_heads.record_heads(lesson)
     found = read_json(tmp_path / "heads.json")
     assert list(found["runs"]) == [run.name for run in reference_heads.RUNS] and found["sequences"] == 4 * len(reference_heads.DRAWN)
-    assert [len(run["heldout"]["alpha"]) for run in found["runs"].values()] == [2, 2, 2, 3]
+    assert [len(run["heldout"]["alpha"]) for run in found["runs"].values()] == [2, 3, 2, 2, 2]
     assert len(found["runs"][only]["heldout-greedy"]["shares"][0]) == reference_heads.RANKS
     for name in ("off_the_shelf", "distilled"):
         (tmp_path / f"{name}.json").write_bytes((DATA / "reference" / f"{name}.json").read_bytes())

@@ -1,6 +1,5 @@
-"""Trees of a fixed shape: which proposals are worth their place in a pass, chosen once by how often the drafter's tokens of each rank were right."""
+"""Trees of a fixed shape: which proposals are worth their place in a pass, chosen once by how often each way of favourites was the right one."""
 
-import heapq
 from dataclasses import dataclass
 
 import torch
@@ -10,38 +9,21 @@ from lessonlib.errors import LessonError
 from lessonlib.pair.tree import tree_of
 
 
-def sparse_tree(shares, budget):
-    """The (parents, ranks) of the tree of `budget` proposals that keeps most, parents first.
+def sparse_tree(ways, budget):
+    """The (parents, ranks) of the tree of `budget` proposals that kept most where `ways` were counted, parents first.
 
-    shares[d][r]: how often the token of rank r, counted from 0, at depth d + 1 is right where all before it are. A way down counts by the product of
-    its shares, and the likeliest ways are taken, as Medusa's sparse trees are (Cai et al. 2024, appendix).
+    ways: (share, ranks) pairs, the most frequent first: how often, of all places, the true tokens that follow were the drafter's favourites of just these
+    ranks, one after another, counted from 0. A way is never more frequent than its beginning, so the first `budget` of them are a tree, and no
+    other of its size keeps more there. As Medusa's sparse trees are chosen (Cai et al. 2024, appendix), but by whole ways. LessonError where there is no way.
     """
-    heap = [(-shares[0][rank], (rank,)) for rank in range(len(shares[0]))]
-    heapq.heapify(heap)
     rows, parents, ranks = {(): 0}, [], []
-    while heap and len(parents) < budget:
-        share, way = heapq.heappop(heap)
-        parents.append(rows[way[:-1]])
+    for _, way in ways[:budget]:
+        parents.append(rows[tuple(way[:-1])])
         ranks.append(way[-1])
-        rows[way] = len(parents)
-        if len(way) < len(shares):
-            for rank, more in enumerate(shares[len(way)]):
-                heapq.heappush(heap, (share * more, (*way, rank)))
+        rows[tuple(way)] = len(parents)
+    if not parents:
+        raise LessonError("no way of guesses was ever right where they were counted, or none is asked for, so there is no tree; measure them on more answers.")
     return tuple(parents), tuple(ranks)
-
-
-def odds_of_ways(tree, shares):
-    """How likely each row of a (parents, ranks) tree is kept, the text's last token (1.0) first: the product of the shares on its way."""
-    odds, depths = [1.0], [0]
-    for parent, rank in zip(*tree):
-        odds.append(odds[parent] * shares[depths[parent]][rank])
-        depths.append(depths[parent] + 1)
-    return odds
-
-
-def expected_tokens(tree, shares):
-    """Tokens a round that a (parents, ranks) tree is to keep, the target's own among them."""
-    return sum(odds_of_ways(tree, shares))
 
 
 def up_to(tree, depth, vocabulary=None):

@@ -39,7 +39,7 @@ def train_heads(heads, target, store, recipe, objective=None, passes=4, checkpoi
         head, total, losses = target.lm_head, torch.zeros((), device=device), []
         with torch.autocast(device.type, dtype=dtype, enabled=dtype.itemsize < 4):
             _, ahead = look_ahead(heads, reader, batch.ids, batch.positions, passes)
-        for number, (hidden, rows) in enumerate(ahead):
+        for number, (hidden, rows, _) in enumerate(ahead):
             if not len(rows):  # no text of this batch goes on so far
                 continue
             weight = DISCOUNT**number
@@ -66,10 +66,11 @@ def reader_of(target, dtype):
 
 
 def look_ahead(heads, target, ids, positions, passes):
-    """What the target and its heads have in mind of texts ids [B, S], padded on the right: (states [R, width] of the target, [(states [R', width], rows)]).
+    """What the target and its heads have in mind of texts ids [B, S], padded on the right: (states [R, width] of the target, [(states [R', width], rows, starts)]).
 
     positions: the R rows of the flattened texts that predict a response token. The target reads once, without gradients. Then, for each Medusa head, or
-    for each of `passes` passes of an EagleHead: the states from which its output layer guesses, and which of the R tokens they guess, with gradients.
+    for each of `passes` passes of an EagleHead: the states from which its output layer guesses, with gradients; which of the R tokens they guess; and where,
+    among the R, the round began whose guess it is (-1 where that would be before the text, from where no drafter starts).
     Medusa head k guesses the token k further on than its state, where its text has one; an EAGLE head's pair for token a ends with the token a - 1.
     """
     taps, length = getattr(heads, "taps", ()), ids.shape[1]
@@ -82,6 +83,11 @@ def look_ahead(heads, target, ids, positions, passes):
         tapped = dict.fromkeys(taps)
         hidden = read_texts(target, ids, tapped=tapped).flatten(0, 1)[positions]
     if not taps:
-        return hidden, [(head(hidden[at].to(head.w.weight.dtype)), at + k) for k, (head, at) in enumerate(zip(heads.heads, later), 1)]
-    features, pairs = torch.cat([*tapped.values()], -1), (text * (length - 1) + place - 1)[rows]
-    return hidden, [(states.flatten(0, 1)[pairs], rows) for states in heads.unrolled(ids, features.to(heads.join.weight.dtype), passes)]
+        return hidden, [(head(hidden[at].to(head.w.weight.dtype)), at + k, at) for k, (head, at) in enumerate(zip(heads.heads, later), 1)]
+    features, pairs, ahead = torch.cat([*tapped.values()], -1), (text * (length - 1) + place - 1)[rows], []
+    for number, states in enumerate(heads.unrolled(ids, features.to(heads.join.weight.dtype), passes)):
+        starts = rows - number
+        first = starts.clamp_min(0)
+        within = (starts >= 0) & (positions[rows] - positions[first] == number) & (place[first] > 0)
+        ahead.append((states.flatten(0, 1)[pairs], rows, torch.where(within, starts, -1)))
+    return hidden, ahead

@@ -17,10 +17,10 @@ WEIGHTS = "heads.safetensors"
 SHAPES = {"medusa": "count", "eagle": "taps"}  # of each kind, what its note says besides
 
 
-def save_heads(heads, folder, target, bits=32, shares=None, **notes):
+def save_heads(heads, folder, target, bits=32, ways=None, **notes):
     """Write MedusaHeads or an EagleHead to `folder`, replacing what is there; `bits`, 8 or 4, rounds the matrices (`quantise_layers`).
 
-    shares: how often the guess of each rank is right at each distance (lists of numbers, as Ahead has them), by which a tree is chosen later. `notes` go
+    ways: (share, ranks) pairs as LookedAhead has them, by which a tree is chosen later. `notes` go
     into draft.json as they are. Raises LessonError where `folder` holds something other than a draft, and for other bits.
     """
     if bits not in (32, *BITS):
@@ -32,7 +32,7 @@ def save_heads(heads, folder, target, bits=32, shares=None, **notes):
         temporary.mkdir()
         write_tensors(weights_file(temporary, bits), own if bits == 32 else quantise_layers(own, bits))
         write_json(temporary / NOTE, {**shape, "bits": bits, "target": Path(target.config._name_or_path).name, "target_fingerprint": model_fingerprint(target),
-                                      "shares": shares and [[round(share, 4) for share in row] for row in shares], **notes})
+                                      "ways": ways and [[round(share, 5), *ranks] for share, ranks in ways], **notes})
         remove(folder)
 
 
@@ -45,9 +45,14 @@ def heads_note(folder):
     """The note of the heads in a folder, or None where there are none."""
     note = read_json(Path(folder) / NOTE) if (Path(folder) / NOTE).is_file() else None
     shape = SHAPES.get(note.get("kind")) if isinstance(note, dict) else None
-    if shape and not {shape, "bits", "target_fingerprint", "shares"} <= note.keys():
+    if shape and not {shape, "bits", "target_fingerprint", "ways"} <= note.keys():
         raise LessonError(f"{shown(Path(folder) / NOTE)} is not the whole note of {note['kind']} heads; make them again.")
     return note if shape else None
+
+
+def noted_ways(note):
+    """The (share, ranks) pairs in the note of heads, or None where they were never counted."""
+    return note["ways"] and [(share, tuple(ranks)) for share, *ranks in note["ways"]]
 
 
 def load_heads(folder, target):

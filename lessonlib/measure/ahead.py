@@ -15,6 +15,7 @@ from lessonlib.pair.llama import check_target
 from lessonlib.pair.step import check_fits
 
 CHUNK = 512  # rows of both logits held at once
+WAYS = 512  # of favourites, the most frequent, that are remembered
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,21 @@ class Ahead:
     shares: tuple
 
 
+@dataclass(frozen=True)
+class LookedAhead:
+    """`guesses`, an Ahead for each distance; and `ways`, (share, ranks) pairs, the most frequent first: at how many of the places that have so many tokens
+    after them the next ones were the favourites of just these ranks, one after another (`sparse_tree` makes trees of them).
+    """
+
+    guesses: list
+    ways: list
+
+
 @torch.inference_mode()
 def look_ahead_measured(heads, target, sequences, passes=4, ranks=10, batch_tokens=4096, vocabulary=None):
-    """A list of Ahead: of MedusaHeads one for each head, of an EagleHead one for each of `passes` tokens that it drafts one after another.
+    """A LookedAhead: of MedusaHeads with one distance for each head, of an EagleHead with one for each of `passes` tokens that it drafts one after another.
 
-    sequences: (prompt_ids, resp_ids) that the target wrote; greedy answers for the shares by which a greedy tree is chosen. vocabulary: ids that may be
+    sequences: (prompt_ids, resp_ids) that the target wrote; greedy answers for the ways by which a greedy tree is chosen. vocabulary: ids that may be
     guessed (int64 [n]), all unless given. Of what an EAGLE head drafts, the n-th guess stands on its own states, as in decoding, and on the text's tokens.
     Raises LessonError for sequences without prompt or response, too long, or all too short, and for a target whose arithmetic lessonlib does not have.
     """
@@ -41,7 +52,7 @@ def look_ahead_measured(heads, target, sequences, passes=4, ranks=10, batch_toke
     for prompt, resp in sequences:
         check_fits(target, [*prompt, *resp], 0)
     check_target(target)
-    column, texts = None, []
+    column, texts, read = None, [], 0
     for batch in batches(sorted(sequences, key=lambda pair: len(pair[0]) + len(pair[1])), batch_tokens):
         ids, positions = padded_responses(batch, target.device)
         tokens = torch.tensor([token for _, resp in batch for token in resp], device=target.device)
@@ -49,14 +60,15 @@ def look_ahead_measured(heads, target, sequences, passes=4, ranks=10, batch_toke
         texts += batch
         hidden, ahead = look_ahead(heads, target, ids, positions, passes)
         column = column or [[] for _ in ahead]
-        for found, (states, rows) in zip(column, ahead):
-            for part in torch.arange(len(rows), device=ids.device).split(CHUNK):
+        for found, (states, rows, starts) in zip(column, ahead):
+            for part in (starts >= 0).nonzero()[:, 0].split(CHUNK):
                 compared = by_rows(partial(_compare, ranks=ranks, vocabulary=vocabulary), target.lm_head(hidden[rows[part]]),
                                    target.lm_head(states[part].to(hidden.dtype)), tokens[rows[part]])
-                found.append((text[rows[part].cpu()], *(each.cpu() for each in compared)))
+                found.append((text[rows[part].cpu()], *(each.cpu() for each in compared), starts[part].cpu() + read))
+        read += len(tokens)
     if any(sum(len(part[0]) for part in found) == 0 for found in column):
         raise LessonError(f"none of these answers goes on for the {len(column)} tokens that are guessed ahead; take longer answers, or fewer guesses.")
-    return [_summed(found, len(texts), ranks) for found in column]
+    return LookedAhead([_summed(found, len(texts), ranks) for found in column], _ways(column, read, ranks))
 
 
 def _compare(p_logits, q_logits, tokens, ranks, vocabulary):
@@ -70,8 +82,23 @@ def _compare(p_logits, q_logits, tokens, ranks, vocabulary):
 
 
 def _summed(found, texts, ranks):
-    text, overlap, same, rank = (torch.cat(each) for each in zip(*found))
+    text, overlap, same, rank, _ = (torch.cat(each) for each in zip(*found))
     count = torch.zeros(texts).index_add(0, text, torch.ones(len(text)))
     live = count > 0
     sums = [torch.zeros(texts).index_add(0, text, each.float())[live].double().numpy() for each in (overlap, same)]
     return Ahead(*(ratio_estimate(each, count[live].double().numpy()) for each in sums), tuple((rank.bincount(minlength=ranks)[:ranks] / len(rank)).tolist()))
+
+
+def _ways(column, rows, ranks):
+    """The most frequent ways, over the places from which every distance was guessed."""
+    table = torch.full((rows, len(column)), -1)  # of each place the rank of the right token at each distance
+    for distance, found in enumerate(column):
+        *_, rank, start = (torch.cat(each) for each in zip(*found))
+        table[start, distance] = rank
+    table, counted = table[(table >= 0).all(1)], []
+    for depth in range(1, len(column) + 1):
+        right = table[(table[:, :depth] < ranks).all(1), :depth]
+        ways, times = right.unique(dim=0, return_counts=True)
+        counted += zip(times.tolist(), map(tuple, ways.tolist()))
+    counted.sort(key=lambda each: (-each[0], len(each[1]), each[1]))
+    return [(times / len(table), way) for times, way in counted[:WAYS]]

@@ -17,6 +17,7 @@ from lessonlib.pair.tree import tree_of
 class StepCosts:
     """Seconds of one target step and of one draft step, their ratio c, and v: {K: time of a pass that verifies what is proposed for K / one step}.
 
+    c_at: {K: c where K are drafted a round}, of a drafter whose rounds do not cost by the token, as those of a model do; c is then the one of the largest K.
     paths: how each of them runs, and why no quicker way does: {"target": words, "draft": words}.
     """
 
@@ -24,19 +25,20 @@ class StepCosts:
     draft_seconds: float
     c: float
     v: dict
+    c_at: dict
     paths: dict = field(default_factory=dict)
 
 
 class _Proposals:
-    """A Drafter in the shape of a model's step, so that both are timed alike: its step is propose(K), and then it is told of one more token.
+    """A Drafter in the shape of a model's step, so that both are timed alike: its step is a round, propose(K), and then it is told of one more token.
 
     It is not reset for each turn: one that reads its text only when it proposes would read the whole prefix in every time that is taken.
     """
 
     why = None
 
-    def __init__(self, drafter, target_step, K):
-        self.drafter, self.target_step, self.K = drafter, target_step, K
+    def __init__(self, drafter, target_step):
+        self.drafter, self.target_step = drafter, target_step
         self.device, self.name, self.taps = target_step.device, type(drafter).__name__, getattr(drafter, "taps", ())
 
     def read(self, tokens):
@@ -56,8 +58,8 @@ class _Proposals:
         parents = self.drafter.propose(K).parents
         return None if parents is None else tree_of(tuple(parents))
 
-    def run(self, tokens):
-        self.drafter.propose(self.K)
+    def run(self, tokens, K):
+        self.drafter.propose(K)
         self.drafter.observe(tokens.tolist(), *self.features)
 
     def rollback(self, length):
@@ -69,7 +71,7 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     """Measure StepCosts with `prefix` tokens in each cache: medians of `repeats` rounds, in each of which everything is timed once.
 
     Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft: a causal LM or a Drafter around
-    one, whose step is timed; any other Drafter, of which a round of drafting is timed, propose of the largest K and being told of a token, greedily, and
+    one, whose step is timed; any other Drafter, of which a round of drafting is timed for each K, propose(K) and being told of a token, greedily, and
     shared out among those K; or None (c is 0 then). v(K) of a drafter that proposes trees is that of its tree for K. The prefix is shortened where
     one of them has too few positions for it; LessonError where they are too few for a pass.
     """
@@ -81,12 +83,12 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
         if n is not None and most + 1 > n:
             raise LessonError(f"a pass over {most + 1:,} tokens cannot be timed with a model of {n:,} positions; take a smaller K.")
     if proposes:
-        steps["draft"] = _Proposals(draft, steps["target"], most)
+        steps["draft"] = _Proposals(draft, steps["target"])
         longest.append(getattr(draft, "longest", None))
     elif draft is not None:
         steps["draft"] = step_of(draft)
         longest.append(context_length(draft))
-    room = most + turns  # a pass is taken back, but a drafter's text grows by a token a turn
+    room = most + turns * max(1, len(Ks))  # a pass is taken back, but a drafter's text grows by a token a round
     prefix = max(0, min([prefix, *(n - room for n in longest if n is not None)]))
     vocabulary = target.config.get_text_config().vocab_size
     text = [token % vocabulary for token in range(prefix)]
@@ -97,8 +99,10 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     shapes = {0: (1, None)} | {K: (K + 1, None) if trees.get(K) is None else (len(trees[K]) + 1, trees[K]) for K in Ks}
     rows = {n: to_device(torch.tensor([(prefix + i) % vocabulary for i in range(n)]), steps["target"].device) for n, _ in shapes.values()}  # there already, as in a round
     jobs = {("target", K): (lambda n=n, tree=tree: steps["target"].run(rows[n], tree=tree)) for K, (n, tree) in sorted(shapes.items())}
-    if "draft" in steps:
-        jobs["draft", 0] = lambda: steps["draft"].run(rows[1])
+    if proposes:
+        jobs |= {("draft", K): (lambda K=K: steps["draft"].run(rows[1], K)) for K in sorted(set(Ks))}
+    elif "draft" in steps:
+        jobs["draft", 1] = lambda: steps["draft"].run(rows[1])
     seconds = {job: [] for job in jobs}
     for turn in range(turns):
         for job, work in jobs.items():
@@ -111,5 +115,7 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
                 seconds[job].append(perf_counter() - start)
             step.rollback(prefix)
     middle = {job: median(times) for job, times in seconds.items()}
-    one, own = middle["target", 0], middle.get(("draft", 0), 0.0) / (most if proposes else 1)
-    return StepCosts(one, own, own / one, {K: middle["target", K] / one for K in sorted(shapes)}, {name: path(step) for name, step in steps.items()})
+    one, last = middle["target", 0], most if proposes else 1
+    own = middle.get(("draft", last), 0.0) / last
+    c_at = {K: (middle["draft", K] / K if proposes else own) / one for K in sorted(set(Ks))}
+    return StepCosts(one, own, own / one, {K: middle["target", K] / one for K in sorted(shapes)}, c_at, {name: path(step) for name, step in steps.items()})

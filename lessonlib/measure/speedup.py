@@ -31,7 +31,7 @@ def speedup(alpha, K, c, v=1.0):
     """Time of plain decoding over time of speculative decoding: (1 - alpha^(K+1)) / ((1 - alpha)(K c + v(K))).
 
     alpha: `per_tested` acceptance, 0 to 1; K: tokens proposed a round, 0 is plain decoding; c: time of one draft step over time of
-    one target step; v: time of one verifying pass over K+1 tokens over time of one target step: a number, a mapping from K, or a
+    one target step, a number or a mapping from K; v: time of one verifying pass over K+1 tokens over time of one target step: a number, a mapping from K, or a
     function of K. Raises LessonError for values outside their range. Source: Leviathan et al. 2023, theorem 3.8, with v added.
     """
     return tokens_per_round(alpha, K) / round_cost(K, c, v)
@@ -73,8 +73,12 @@ def break_even_alpha(K, c, v=1.0):
 
 
 def round_cost(K, c, v=1.0):
-    """The time of one round in plain target steps: K c + v(K), with v(0) = 1 by definition."""
+    """The time of one round in plain target steps: K c + v(K), with v(0) = 1 by definition. c: a number, or a mapping from K."""
     _check(0.0, K)
+    if isinstance(c, Mapping):
+        if K and K not in c:
+            raise LessonError(f"c was not measured at K = {K} (only at {', '.join(map(str, sorted(c)))}); measure it there.")
+        c = c[K] if K else 0.0
     if not c >= 0 or math.isinf(c):
         raise LessonError(f"c is the draft step's time over the target step's and cannot be {c}; it must be 0 or more.")
     if K == 0:

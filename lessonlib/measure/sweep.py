@@ -101,7 +101,7 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
     for K in settings:  # warm-up: the first passes of each shape pay for what later ones find ready
         decoder.decode(prompts[0], K, min(8, max_new_tokens), drafter if K else None, eos_token_ids, sampling)
     costs = step_costs(target, drafter, Ks)
-    chosen = {K: K for K in settings} | ({"auto": AdaptiveK(costs.c, costs.v, settings[1:])} if adaptive else {})
+    chosen = {K: K for K in settings} | ({"auto": AdaptiveK(costs.c_at, costs.v, settings[1:])} if adaptive else {})
     settings = tuple(chosen)
     runs = {K: [] for K in settings}
     progress = Progress("sweep", len(prompts) * len(settings), "decodings", show=show)
@@ -128,6 +128,6 @@ def _row(K, runs, plain, costs):
     if K != "auto" and not (K and math.isnan(counts.per_tested)):  # nothing is predicted from no proposal at all
         asked = counts.proposed[0] / counts.rounds if K else 0.0  # a drafter may have nothing to propose, and the round is then a plain step
         by_position = [*(asked * share for share in conditional[:1]), *conditional[1:]]
-        predicted = (speedup(counts.per_tested, K, costs.c, costs.v) if K else 1.0,
-                     speedup_by_position(by_position, costs.c, asked * costs.v[K] + (1 - asked) if K else 1.0))
+        predicted = (speedup(counts.per_tested, K, costs.c_at[K], costs.v) if K else 1.0,
+                     speedup_by_position(by_position, costs.c_at[K] if K else 0.0, asked * costs.v[K] + (1 - asked) if K else 1.0))
     return SweepRow(K, counts, len(counts.tokens) / counts.seconds, measured, *predicted, sum(a.tokens == b.tokens for a, b in zip(runs, plain)))

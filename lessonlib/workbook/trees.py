@@ -1,4 +1,4 @@
-"""Trees of guesses as pictures: where each stands, and one round drawn with the way that was kept."""
+"""Trees of guesses as pictures: where each stands, and one round, found and drawn with the way that was kept."""
 
 from lessonlib.pair.tree import tree_of
 from lessonlib.workbook import style
@@ -23,6 +23,25 @@ def _from_the_leaves(below, row=0):
     for child in below.get(row, ()):
         yield from _from_the_leaves(below, child)
     yield row
+
+
+def best_round(decoder, prompts, K, longest, drafter, end):
+    """(parents, tokens, kept) of the round in which most was kept while `prompts` are decoded greedily: the tokens are the text's last one and every guess,
+    `kept` the rows of those that were, row 0 the first. Arguments as in `Decoder.decode`; the drafter must propose trees.
+    """
+    best = {"kept": -1}
+
+    def look(text, block, kept, written, logits):
+        kept = min(kept, len(written))  # what a text's end cuts off was not written
+        if block is not None and kept > best["kept"]:
+            best.update(kept=kept, block=block, last=text[-1], written=written)
+
+    for prompt in prompts:
+        decoder.decode(prompt, K, longest, drafter, end, on_round=look)
+    tokens, parents, rows = best["block"].tokens.tolist(), best["block"].parents, [0]
+    for token in best["written"][:best["kept"]]:
+        rows.append(next(i for i, parent in enumerate(parents, 1) if parent == rows[-1] and tokens[i - 1] == token))
+    return parents, [best["last"], *tokens], rows
 
 
 def round_figure(parents, words, kept):

@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
+from support import ways_of
 
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import Sampling
@@ -77,7 +78,7 @@ def test_what_was_drafted_leaves_no_trace(tiny):
         assert start == states[0][1]
 
 
-TREE = sparse_tree([[0.7, 0.2, 0.1], [0.7, 0.2], [0.7, 0.2], [0.7]], 14)
+TREE = sparse_tree(ways_of([[0.7, 0.2, 0.1], [0.7, 0.2], [0.7, 0.2], [0.7]]), 14)
 
 
 @torch.inference_mode()
@@ -171,7 +172,7 @@ def test_greedy_texts_are_plain_decodings(tiny, make):
         assert decoder.decode(TEXT, 3, 20, drafter).tokens == decoder.decode(TEXT, 0, 20).tokens
 
 
-@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 5, 2), lambda head: EagleDrafter(head, tree=sparse_tree([[0.5, 0.3], [0.4, 0.3]], 5)),
+@pytest.mark.parametrize("make", [EagleDrafter, lambda head: EagleDrafter(head, 5, 2), lambda head: EagleDrafter(head, tree=sparse_tree(ways_of([[0.5, 0.3], [0.4, 0.3]]), 5)),
                                   lambda head: EagleDrafter(head, vocabulary=[0, 2, 3, 5])], ids=["chain", "growing tree", "fixed tree", "some of the vocabulary"])
 def test_sampled_texts_have_the_targets_distribution(tiny, make):
     target = tiny.llama(vocabulary=V, layers=1, seed=2, positions=16, scale=1.2)

@@ -4,11 +4,12 @@ import pytest
 import torch
 from decode.test_eagle import TEXT, _Prefixed
 from decode.test_sampling import EOS, N, PROMPT, V, chi_square_p, every_text
+from support import ways_of
 
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.drafter import Sampling
 from lessonlib.decode.medusa import MedusaDrafter
-from lessonlib.decode.sparse_tree import expected_tokens, sparse_tree
+from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.drafts.medusa import MedusaHead, MedusaHeads
 from lessonlib.errors import LessonError
 from lessonlib.pair.tree import Tree
@@ -43,17 +44,19 @@ def test_the_chain_is_each_heads_favourite_of_the_last_state(tiny):
 
 
 def test_the_sparse_tree_takes_the_likeliest_ways():
-    parents, ranks = sparse_tree([[0.5, 0.2, 0.1], [0.4, 0.3], [0.3]], 6)
+    parents, ranks = sparse_tree(ways_of([[0.5, 0.2, 0.1], [0.4, 0.3], [0.3]]), 6)
     # .5, then .2 (the same as .5 * .4), .15, .1, ...: by hand
     ways = {0: ()}
     for place, (parent, rank) in enumerate(zip(parents, ranks), 1):
         ways[place] = (*ways[parent], rank)
     assert set(ways.values()) == {(), (0,), (1,), (0, 0), (0, 1), (2,), (1, 0)}
-    assert expected_tokens((parents, ranks), [[0.5, 0.2, 0.1], [0.4, 0.3], [0.3]]) == pytest.approx(1 + 0.5 + 0.2 + 0.2 + 0.15 + 0.1 + 0.08)
-    assert len(Tree(sparse_tree([[0.5] * 4] * 3, 40)[0])) == 40 and len(sparse_tree([[0.5, 0.1]], 40)[0]) == 2
+    assert len(Tree(sparse_tree(ways_of([[0.5] * 4] * 3), 40)[0])) == 40 and len(sparse_tree(ways_of([[0.5, 0.1]]), 40)[0]) == 2
+    for ways, budget in (([], 5), (ways_of([[0.5]]), 0)):
+        with pytest.raises(LessonError, match="there is no tree"):
+            sparse_tree(ways, budget)
 
 
-TREE = sparse_tree([[0.5, 0.3, 0.1], [0.4, 0.3], [0.3, 0.2]], 10)
+TREE = sparse_tree(ways_of([[0.5, 0.3, 0.1], [0.4, 0.3], [0.3, 0.2]]), 10)
 
 
 @pytest.mark.parametrize("tree, vocabulary", [(None, None), (TREE, None), (TREE, range(0, 64, 2))], ids=["chain", "tree", "half the vocabulary"])
@@ -66,7 +69,7 @@ def test_greedy_texts_are_plain_decodings(tiny, tree, vocabulary):
             assert found.tokens == decoder.decode(prompt, 0, 30).tokens and sum(found.proposed[3:]) == 0
 
 
-@pytest.mark.parametrize("tree, vocabulary", [(None, None), (sparse_tree([[0.5, 0.3], [0.4, 0.3]], 5), None), (None, [0, 2, 3, 5])], ids=["chain", "tree", "some of the vocabulary"])
+@pytest.mark.parametrize("tree, vocabulary", [(None, None), (sparse_tree(ways_of([[0.5, 0.3], [0.4, 0.3]]), 5), None), (None, [0, 2, 3, 5])], ids=["chain", "tree", "some of the vocabulary"])
 def test_sampled_texts_have_the_targets_distribution(tiny, tree, vocabulary):
     target = tiny.llama(vocabulary=V, layers=1, seed=2, positions=16, scale=1.2)
     decoder, drafter = Decoder(target), MedusaDrafter(heads_of(target, 2), target, tree, vocabulary)

@@ -33,15 +33,20 @@ def test_every_state_guesses_the_token_that_is_its_label(target, store):
     hidden = target.model(batch.ids).last_hidden_state.flatten(0, 1)
     read, found = look_ahead(MedusaHeads(target, 3), target, batch.ids, batch.positions, 1)
     torch.testing.assert_close(read, hidden[batch.positions], rtol=1e-4, atol=1e-4)
-    for k, (states, rows) in enumerate(found, 1):
+    for k, (states, rows, starts) in enumerate(found, 1):
         assert len(states) == len(rows) == sum(max(0, len(resp) - k) for _, resp in own)
         # untrained, a head hands on the hidden state itself: of the position whose label is the token 1 + k further on
         at = batch.positions[rows] - k
+        assert torch.equal(batch.positions[starts], at)
         torch.testing.assert_close(states, hidden[at], rtol=1e-4, atol=1e-4)
         assert torch.equal(batch.labels.rows(rows).resp_ids, ids[at + 1 + k])
-    for states, rows in look_ahead(EagleHead(target, (1, 3)), target, batch.ids, batch.positions, 3)[1]:
+    for number, (states, rows, starts) in enumerate(look_ahead(EagleHead(target, (1, 3)), target, batch.ids, batch.positions, 3)[1]):
         at = batch.positions[batch.positions % length > 0]
         assert len(states) == len(at) and torch.equal(batch.labels.rows(rows).resp_ids, ids[at + 1])
+        texts = at // length
+        begun = batch.positions[rows] - number  # the row of the round's first guess: a response token, with a pair before it
+        may = torch.tensor([int(place) in batch.positions.tolist() and int(place) % length > 0 and int(place) // length == int(text) for place, text in zip(begun, texts)])
+        assert torch.equal(starts >= 0, may) and torch.equal(batch.positions[starts[may]], begun[may])
 
 
 def test_each_medusa_head_names_its_own_number_and_has_a_gradient_at_once(tmp_path):
@@ -71,7 +76,7 @@ def test_an_eagle_head_learns_in_every_pass(target, store, taps):
     def losses():
         with torch.no_grad():
             return [Objective("kl")(target.lm_head(states), batch.labels.rows(rows)).mean().item()
-                    for states, rows in look_ahead(head, target, batch.ids, batch.positions, 3)[1]]
+                    for states, rows, _ in look_ahead(head, target, batch.ids, batch.positions, 3)[1]]
 
     before = losses()
     train_heads(head, target, store, Recipe(steps=60, lr=3e-3, batch_size=16), passes=3, show=False)
@@ -100,7 +105,7 @@ def test_the_loss_is_the_discounted_sum_of_all_guesses(target, store):
         (loss,) = train_heads(heads, target, store, Recipe(steps=1, lr=1e-9, batch_size=16), "kl", passes=3, show=False)
         with torch.no_grad():
             ahead = look_ahead(heads, target, batch.ids, batch.positions, 3)[1]
-            found = sum(DISCOUNT**n * Objective("kl")(target.lm_head(states), batch.labels.rows(rows)).sum().item() for n, (states, rows) in enumerate(ahead))
+            found = sum(DISCOUNT**n * Objective("kl")(target.lm_head(states), batch.labels.rows(rows)).sum().item() for n, (states, rows, _) in enumerate(ahead))
         assert len(ahead) == (3 if hasattr(heads, "taps") else 2) and loss == pytest.approx(found / batch.rows, rel=1e-4)
 
 
@@ -110,7 +115,7 @@ def test_heads_learn_on_a_target_of_fewer_bits_and_are_measured_there(make, tmp_
     heads, store = make(target), store_of(target, SEQS, tmp_path, k=8)
     train_heads(heads, target, store, Recipe(steps=2, lr=1e-3, batch_size=16), passes=2, show=False)
     assert {p.dtype for p in heads.parameters()} == {torch.float32}
-    assert len(look_ahead_measured(heads.eval(), target, SEQS, 2)) == 2
+    assert len(look_ahead_measured(heads.eval(), target, SEQS, 2).guesses) == 2
 
 
 def test_a_checkpoint_of_other_layers_is_not_gone_on_with(target, store, tmp_path):

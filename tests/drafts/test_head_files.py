@@ -4,18 +4,18 @@ import json
 
 import pytest
 import torch
-from support import moved, sequences, tiny
+from support import moved, sequences, tiny, ways_of
 
 from lessonlib.decode.decoder import Decoder
 from lessonlib.decode.eagle import EagleDrafter
 from lessonlib.decode.medusa import MedusaDrafter
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.decode.heads import heads_drafter
-from lessonlib.drafts.head_files import heads_note, load_heads, save_heads
+from lessonlib.drafts.head_files import heads_note, load_heads, noted_ways, save_heads
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
 
-SHARES = [[0.5, 0.2], [0.4, 0.1], [0.3, 0.1]]
+WAYS = ways_of([[0.5, 0.2], [0.4, 0.1], [0.3, 0.1]])
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +30,18 @@ MAKE = {"medusa": lambda target: moved(MedusaHeads(target, 3)), "eagle": lambda 
 def test_heads_come_back_as_they_were(target, tmp_path, kind):
     heads = MAKE[kind](target)
     for bits, far in ((32, 0), (8, 0.02), (4, 0.2)):
-        save_heads(heads, tmp_path / "heads", target, bits, SHARES, recipe="r")
+        save_heads(heads, tmp_path / "heads", target, bits, WAYS, recipe="r")
         found = load_heads(tmp_path / "heads", target)
         assert not found.training and not any(weight.requires_grad for weight in found.parameters())
         for (name, weight), (other, stored) in zip(heads.named_parameters(), found.named_parameters(), strict=True):
             assert name == other and (weight - stored).abs().max() <= far * weight.abs().max()
     note = heads_note(tmp_path / "heads")
-    assert note["shares"] == SHARES and note["recipe"] == "r" and note["kind"] == kind
+    assert [way for _, way in noted_ways(note)] == [way for _, way in WAYS] and [share for share, _ in noted_ways(note)] == pytest.approx([share for share, _ in WAYS]) and note["recipe"] == "r" and note["kind"] == kind
 
 
 @pytest.mark.parametrize("kind, drafter", [("medusa", MedusaDrafter), ("eagle", EagleDrafter)])
 def test_they_come_to_a_drafter_whose_tree_is_chosen_by_what_was_measured(target, tmp_path, kind, drafter):
-    save_heads(MAKE[kind](target), tmp_path / "heads", target, shares=SHARES)
+    save_heads(MAKE[kind](target), tmp_path / "heads", target, ways=WAYS)
     decoder, prompt = Decoder(target), sequences(1)[0][0]
     plain = decoder.decode(prompt, 0, 20).tokens
     for tree in (None, 4):
@@ -50,7 +50,7 @@ def test_they_come_to_a_drafter_whose_tree_is_chosen_by_what_was_measured(target
         proposed = []
         found = decoder.decode(prompt, 3, 20, made, on_round=lambda text, block, *rest: proposed.append(block))
         assert found.tokens == plain
-        assert all((block.parents is None and len(block.tokens) == 3) if tree is None else block.parents == (0, 1, 0, 3) for block in proposed)
+        assert all((block.parents is None and len(block.tokens) == 3) if tree is None else block.parents == (0, 0, 1, 2) for block in proposed)
 
 
 def test_what_is_not_theirs_is_refused(target, tmp_path):

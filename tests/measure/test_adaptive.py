@@ -11,7 +11,7 @@ from lessonlib.decode.drafter import ModelDrafter
 from lessonlib.errors import LessonError
 from lessonlib.lesson import Lesson
 from lessonlib.measure.adaptive import LONGEST_REST, REST, AdaptiveK
-from lessonlib.measure.speedup import best_k, speedup
+from lessonlib.measure.speedup import best_k
 from lessonlib.pair.layers_draft import layers_draft
 from lessonlib.pair.presets import preset
 

@@ -1,9 +1,12 @@
 """What heads guess, measured in batches: against one text after another, place by place, by the models' own forward."""
 
+from collections import Counter
+
 import pytest
 import torch
 from support import moved, sequences, tiny
 
+from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
@@ -19,9 +22,9 @@ def target():
 
 @torch.no_grad()
 def by_hand(heads, target, sequences, count, ranks, allowed=None):
-    """Of each distance: (alpha, top1, shares), each a mean over all places of all texts."""
-    found = [[] for _ in range(count)]
-    for prompt, resp in sequences:
+    """(of each distance: (alpha, top1, shares), each a mean over all places of all texts; {way: share of the places where a round can begin and go on so far})."""
+    found, ranked = [[] for _ in range(count)], {}
+    for which, (prompt, resp) in enumerate(sequences):
         text = torch.tensor(prompt + resp)
         behind, hooks = {}, []
         for number, layer in enumerate(target.model.layers, 1):
@@ -35,6 +38,8 @@ def by_hand(heads, target, sequences, count, ranks, allowed=None):
         for n in range(count):
             for place in range(len(prompt), len(text)):  # of the token that is guessed
                 if hasattr(heads, "taps"):
+                    if place - n < max(2, len(prompt)):  # the chain would begin before the response, or before there is a pair
+                        continue
                     q = target.lm_head(passes[n][0, place - 2])
                 else:
                     at = place - 2 - n
@@ -48,8 +53,12 @@ def by_hand(heads, target, sequences, count, ranks, allowed=None):
                 order = order if allowed is None else order[:len(allowed)]
                 token = int(text[place])
                 rank = order.index(token) if token in order else ranks
+                ranked.setdefault((which, place - n), []).append(rank)
                 found[n].append((float(torch.minimum(p.softmax(-1), q.softmax(-1)).sum()), int(p.argmax()) == order[0], [rank == r for r in range(ranks)]))
-    return [tuple(torch.tensor([place[i] for place in places], dtype=torch.float64).mean(0) for i in range(3)) for places in found]
+    whole = [way for way in ranked.values() if len(way) == count]
+    counts = Counter(tuple(way[:depth]) for way in whole for depth in range(1, count + 1) if max(way[:depth]) < ranks)
+    return ([tuple(torch.tensor([place[i] for place in places], dtype=torch.float64).mean(0) for i in range(3)) for places in found],
+            {way: times / len(whole) for way, times in counts.items()})
 
 
 @pytest.mark.parametrize("make", [lambda target: MedusaHeads(target, 3), lambda target: EagleHead(target, (1, 3))], ids=["medusa", "eagle"])
@@ -57,7 +66,12 @@ def by_hand(heads, target, sequences, count, ranks, allowed=None):
 def test_every_distance_is_what_it_is_by_hand(target, make, allowed):
     heads = moved(make(target)).eval()
     found = look_ahead_measured(heads, target, SEQS, 3, 10, batch_tokens=40, vocabulary=None if allowed is None else torch.tensor(allowed))
-    for ours, (alpha, top1, shares) in zip(found, by_hand(heads, target, SEQS, 3, 10, allowed), strict=True):
+    guesses, ways = by_hand(heads, target, SEQS, 3, 10, allowed)
+    assert dict((way, share) for share, way in found.ways) == pytest.approx(ways) and len(ways) > 3
+    assert [share for share, _ in found.ways] == sorted(ways.values(), reverse=True)
+    parents, ranks = sparse_tree(found.ways, len(ways))
+    assert len(ranks) == len(ways)
+    for ours, (alpha, top1, shares) in zip(found.guesses, guesses, strict=True):
         assert ours.alpha == pytest.approx(float(alpha), abs=1e-4) and ours.top1 == pytest.approx(float(top1)) and ours.alpha.low < ours.alpha < ours.alpha.high
         assert list(ours.shares) == pytest.approx(shares.tolist())
 

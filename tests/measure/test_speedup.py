@@ -109,3 +109,11 @@ def test_values_outside_their_range_are_refused_in_a_sentence(wrong):
 
 def test_a_whole_k_of_another_type_does():
     assert speedup(.7, np.int64(2), .3, {2: 1.1}) == speedup(.7, 2, .3, {2: 1.1})
+
+
+def test_c_and_v_may_differ_from_one_k_to_another():
+    c, v = {1: 0.4, 4: 0.1}, {1: 1.0, 4: 1.5}
+    assert speedup(0.5, 4, c, v) == speedup(0.5, 4, 0.1, 1.5) and speedup(0.5, 0, c, v) == 1
+    assert best_k(0.9, c, v) == 4
+    with pytest.raises(LessonError, match="c was not measured at K = 2"):
+        speedup(0.5, 2, c, 1.0)

@@ -2,11 +2,12 @@
 
 import math
 import statistics
-from time import perf_counter
+from time import perf_counter, sleep
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support import ways_of
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from lessonlib.decode import decoder as decoder_module
@@ -129,7 +130,7 @@ def test_counts_are_those_of_the_decoder(target):
         if row.K:
             assert row.predicted == speedup(row.counts.per_tested, row.K, found.costs.c, found.costs.v)
             reached = [0.0 if math.isnan(share) else share for share in row.counts.conditional]
-            assert row.predicted_by_position == speedup_by_position(reached, found.costs.c, found.costs.v)
+            assert row.predicted_by_position == speedup_by_position(reached, found.costs.c_at, found.costs.v)
 
 
 def test_the_plain_row_is_one_by_construction_and_stands_beside_every_sweep(target):
@@ -199,7 +200,7 @@ def test_a_drafters_round_is_timed_whole_and_never_past_its_longest_text(timed):
 
 
 @pytest.mark.parametrize("make", [lambda target: EagleDrafter(EagleHead(target)), lambda target: EagleDrafter(EagleHead(target), 6, 2), lambda target: MedusaDrafter(MedusaHeads(target), target),
-                                  lambda target: MedusaDrafter(MedusaHeads(target), target, sparse_tree([[0.5, 0.3], [0.4, 0.3]], 5)), lambda target: NgramDrafter()],
+                                  lambda target: MedusaDrafter(MedusaHeads(target), target, sparse_tree(ways_of([[0.5, 0.3], [0.4, 0.3]]), 5)), lambda target: NgramDrafter()],
                          ids=["EAGLE", "EAGLE's tree", "Medusa", "Medusa's tree", "look-up"])
 def test_every_drafter_can_be_swept(target, make):
     drafter = make(target)
@@ -370,4 +371,22 @@ def test_a_round_without_a_proposal_is_predicted_as_a_plain_step(target):
     for share in (first, *others):
         kept *= share
         tokens += kept
-    assert row.predicted_by_position == pytest.approx(tokens / (3 * costs.c + asked * costs.v[3] + 1 - asked))
+    assert row.predicted_by_position == pytest.approx(tokens / (3 * costs.c_at[3] + asked * costs.v[3] + 1 - asked))
+
+
+def test_a_round_that_costs_the_same_however_much_is_proposed_is_charged_whole(target):
+    class Slow:
+        def reset(self, prompt_ids, sampling):
+            """Nothing to remember."""
+
+        def observe(self, tokens):
+            """Nothing to learn."""
+
+        def propose(self, K):
+            sleep(0.01)
+            return Block(torch.zeros(K, dtype=torch.long))
+
+    costs = step_costs(target, Slow(), (1, 4), repeats=5)
+    assert costs.c_at[1] == pytest.approx(4 * costs.c_at[4], rel=0.2) and costs.c == costs.c_at[4]
+    model = step_costs(target, llama(layers=1), (1, 4), repeats=3)
+    assert model.c_at == {1: model.c, 4: model.c}

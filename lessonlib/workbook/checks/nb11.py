@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from lessonlib.decode.sparse_tree import expected_tokens, sparse_tree
 from lessonlib.workbook.checks.common import odds, tensor
 from lessonlib.workbook.exercise import Exercise, Mistake, Property
 
@@ -56,6 +55,8 @@ ex_11_1 = Exercise(
         Mistake("past the end", lambda S, k: (torch.arange(S), torch.arange(S) + 1 + k), "the last labels lie past the end of the text: the last 1 + k states have no label"),
         Mistake("wrapped around", lambda S, k: (torch.arange(S), (torch.arange(S) + 1 + k) % S), "the ends wrap around: leave out the states whose label does not exist"),
         Mistake("labels and states swapped", lambda S, k: places_of(S, k)[::-1], "the two are swapped: first the states, then the labels"),
+        Mistake("below nothing", lambda S, k: (torch.arange(S - 1 - k), torch.arange(1 + k, S)),
+                "a text too short for the head has no pair at all, two empty rows: let the number of states stop at 0, as max(0, ...) does"),
         Mistake("states cut from the front", lambda S, k: (torch.arange(1 + k, S), torch.arange(1 + k, S)), "state and label stand at the same place: a state is to guess what comes after it"),
     ],
     properties=[Property("in a text that counts, head k's label is its state's own token plus 1 + k", _counting, "something outside the arguments is used")],
@@ -63,17 +64,24 @@ ex_11_1 = Exercise(
 
 
 def tokens_of_tree(parents, ranks, shares):
-    """Tokens a round that a tree of guesses keeps, the target's own among them.
+    """Tokens a round that a tree of guesses is to keep, the target's own among them, if its guesses were right independently of each other.
 
     parents: of each guess the row it stands on, 0 for the text's last token and i + 1 for guess i; ranks: which of its head's favourites it is, from 0;
-    shares[d][r]: how often the favourite of rank r is right at depth d + 1 where all before it are.
+    shares[d][r]: how often the favourite of rank r is right at depth d + 1.
     """
-    return expected_tokens((parents, ranks), shares)
+    return 1 + _walked(parents, ranks, shares, np.prod)
 
 
 def _tree(rng):
+    """A tree that grows at random, at most three deep, and shares of three favourites at each depth."""
     shares = [sorted(rng.dirichlet(np.ones(4))[:3].tolist(), reverse=True) for _ in range(3)]
-    return *map(list, sparse_tree(shares, int(rng.integers(3, 10)))), shares
+    parents, ranks, depths = [], [], [0]
+    for _ in range(int(rng.integers(3, 10))):
+        row = int(rng.choice([row for row, depth in enumerate(depths) if depth < 3 and parents.count(row) < 3]))
+        ranks.append(parents.count(row))
+        parents.append(row)
+        depths.append(depths[row] + 1)
+    return parents, ranks, shares
 
 
 def _walked(parents, ranks, shares, value):

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from lessonlib.decode.sparse_tree import expected_tokens, odds_of_ways, sparse_tree
+from lessonlib.decode.sparse_tree import sparse_tree
 from lessonlib.workbook import style
 from lessonlib.workbook.explorable import Explorable, Slider
 from lessonlib.workbook.trees import layout
@@ -15,34 +15,39 @@ MOST = 63  # guesses in a tree
 class GrowTree(Explorable):
     """Grow a tree by budget, depth and width: the tree that keeps most of what these leave, and its tokens a round.
 
-    shares[d][r]: how often the favourite of rank r, counted from 0, is right at depth d + 1 where all before it are. Whose they are: `name`.
+    ways: (share, ranks) pairs as `look_ahead_measured` counts them. Whose they are: `name`.
     """
 
     width, height, columns = 8.4, 3.6, 2
 
-    def __init__(self, shares, name):
-        self.shares, self.name = [list(row) for row in shares], name
-        deepest, widest = len(self.shares), len(self.shares[0])
+    def __init__(self, ways, name):
+        self.counted, self.name, self.share = ways, name, {way: share for share, way in ways}
+        self.deepest, widest = (max(map(most, self.share)) for most in (len, lambda way: 1 + max(way)))
+        deepest = self.deepest
         self.sliders = (Slider("budget", "guesses in the tree", 15, 1, MOST, 1), Slider("depth", "deepest guess", deepest, 1, deepest, 1),
                         Slider("favourites", "favourites tried at a place", min(4, widest), 1, widest, 1))
         super().__init__()
 
     def tree(self, budget, depth, favourites):
         """The (parents, ranks) of the best tree within the three."""
-        return sparse_tree([row[:favourites] for row in self.shares[:depth]], budget)
+        return sparse_tree(self.within(depth, favourites), budget)
+
+    def within(self, depth, favourites):
+        """The ways no deeper than `depth`, of no more than so many favourites at a place."""
+        return [(share, way) for share, way in self.counted if len(way) <= depth and max(way) < favourites]
 
     def worth(self, depth, favourites):
         """Tokens a round of the best trees of 0, 1, 2, ... guesses, up to MOST: each is the one before it and one guess more."""
-        return list(accumulate(odds_of_ways(self.tree(MOST, depth, favourites), self.shares)))
+        return list(accumulate((share for share, _ in self.within(depth, favourites)[:MOST]), initial=1.0))
 
     def setup(self, axes):
         """The tree on the left; what each guess adds on the right, with a mark."""
         self.left, self.right = axes
         (self.ways,) = self.left.plot([], [], color=style.QUIET, linewidth=0.9)
         (self.guesses,) = self.left.plot([], [], "o", color=style.DRAFT, markersize=4)
-        self.left.set(xlim=(-0.2, len(self.shares) + 0.2), ylim=(-0.05, 1.05), xticks=range(len(self.shares) + 1), yticks=[], xlabel="guesses ahead")
+        self.left.set(xlim=(-0.2, self.deepest + 0.2), ylim=(-0.05, 1.05), xticks=range(self.deepest + 1), yticks=[], xlabel="guesses ahead")
         self.left.grid(False)
-        best = self.worth(len(self.shares), len(self.shares[0]))
+        best = self.worth(self.deepest, 1 + MOST)
         self.right.plot(range(len(best)), best, color=style.GRID, linewidth=2)
         (self.curve,) = self.right.plot([], [], color=style.TARGET, linewidth=2.2)
         (self.dot,) = self.right.plot([0], [1], "o", markersize=9, color=style.DRAFT)
@@ -62,7 +67,7 @@ class GrowTree(Explorable):
         n, deep = len(parents), int(places[:, 0].max())
         found = worth[n]
         self.dot.set_data([n], [found])
-        chain = expected_tokens((range(depth), (0,) * depth), self.shares)
+        chain = 1 + sum(self.share.get((0,) * n, 0.0) for n in range(1, depth + 1))
         style.finding(self.left, f"{n} guess{'es' * (n > 1)}, {deep} deep")
         style.finding(self.right, f"{found:.2f} tokens a round")
         return (f"With {n} guess{'es' * (n > 1)}, at most {depth} deep and {favourites} at a place, a round of {self.name} is worth {found:.2f} tokens; "

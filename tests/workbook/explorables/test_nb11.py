@@ -3,8 +3,8 @@
 import itertools
 
 import pytest
+from support import ways_of
 
-from lessonlib.decode.sparse_tree import expected_tokens
 from lessonlib.pair.tree import tree_of
 from lessonlib.workbook.explorables.nb11 import MOST, GrowTree
 from lessonlib.workbook.trees import layout, round_figure
@@ -21,10 +21,17 @@ def every_tree(budget, depth, ranks):
 
 
 def test_no_other_tree_of_its_size_is_worth_more():
-    shown = GrowTree(SHARES, "a test")
+    shown = GrowTree(ways_of(SHARES), "a test")
     for budget, depth, ranks in ((3, 2, 2), (4, 3, 2), (4, 2, 3)):
         best = 1 + max(sum(_odds(way) for way in tree) for tree in every_tree(budget, depth, ranks))
-        assert expected_tokens(shown.tree(budget, depth, ranks), SHARES) == pytest.approx(best)
+        assert worth_of(*shown.tree(budget, depth, ranks)) == pytest.approx(best)
+
+
+def worth_of(parents, ranks):
+    ways = {0: ()}
+    for row, (parent, rank) in enumerate(zip(parents, ranks), 1):
+        ways[row] = (*ways[parent], rank)
+    return sum(map(_odds, ways.values()))
 
 
 def _odds(way):
@@ -35,15 +42,15 @@ def _odds(way):
 
 
 def test_it_names_the_tokens_a_round_of_the_tree_that_it_draws():
-    shown = GrowTree(SHARES, "a test")
+    shown = GrowTree(ways_of(SHARES), "a test")
     for budget, depth, favourites in ((1, 1, 1), (15, 3, 3), (MOST, 3, 2), (7, 2, 3)):
         for name, value in (("budget", budget), ("depth", depth), ("favourites", favourites)):
             shown.controls[name].value = value
         parents, ranks = shown.tree(budget, depth, favourites)
-        worth = expected_tokens((parents, ranks), SHARES)
+        worth = worth_of(parents, ranks)
         assert f"worth {worth:.2f} tokens" in shown.sentence.value and f"With {len(parents)} guess" in shown.sentence.value
         assert shown.left.get_title(loc="left").endswith(f", {tree_of(parents).deepest} deep")
-        assert len(shown.guesses.get_xdata()) == len(parents) + 1 and shown.dot.get_data() == ([len(parents)], [worth])
+        assert len(shown.guesses.get_xdata()) == len(parents) + 1 and shown.dot.get_data() == ([len(parents)], [pytest.approx(worth)])
         chain = 1 + sum(_odds((0,) * n) for n in range(1, depth + 1))
         assert f"is worth {chain:.2f}." in shown.sentence.value
     assert shown.try_the_ends() is None
