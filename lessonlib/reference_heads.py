@@ -52,7 +52,7 @@ class HeadsRun:
 
 
 SHORT = 1_000  # steps, in which heads are compared with each other
-RUNS = (HeadsRun("eagle", 4_500, 3e-3, layers=(10, 20, 30), ship=EAGLE),
+RUNS = (HeadsRun("eagle", 4_000, 3e-3, layers=(10, 20, 30), ship=EAGLE),
         HeadsRun("medusa", SHORT, 3e-3, count=3, ship=MEDUSA),
         HeadsRun("eagle, short", SHORT, 3e-3, layers=(10, 20, 30)),
         HeadsRun("eagle, layer 30", SHORT, 3e-3, layers=(30,)),
@@ -108,7 +108,7 @@ def trained(run, lesson, store, heldout, vocabulary):
     save_heads(heads.eval().requires_grad_(False), lesson.folder / run.name, target)
     every = max(1, len(losses) // 40)
     # greedy answers come first in the store, and were drawn for all prompts: those to train on, so that a tree can be chosen without a look at others
-    measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(2_000, len(store)))]}
+    measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(1_000, len(store)))]}
     result = {"recipe": asdict(recipe), "passes": run.passes, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
               "tokens": round(run.steps * BATCH * store.rows / len(store)), "seconds": seconds,
               "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
