@@ -185,7 +185,7 @@ def add_heal(steps):
 def add_reference(steps):
     """`reference`: what the course ships."""
     step = add_step(steps, "reference", "make anew the files that the course ships: its answers, its distilled draft, and what is on record of drafts, trainings and decoding")
-    step.add_argument("what", choices=("answers", "off-the-shelf", "sentences", "trainings", "plain", "distilled", "decoded", "leaks", "heads", "board"))
+    step.add_argument("what", choices=("answers", "off-the-shelf", "sentences", "trainings", "plain", "distilled", "decoded", "leaks", "heads", "shipped-heads", "board"))
     step.add_argument("--text", type=Path, default=CHECKPOINTS / "generic-text", help="folder that generic-text made, for off-the-shelf and trainings")
     step.add_argument("--only", help="of heads, the one training to run, such as medusa (default: all, and then what is shipped)")
     step.add_argument("--drafts", type=Path, help="folder in which trainings of seed 0 kept its drafts, for distilled and decoded (default: seed-0 in the run's folder)")

@@ -247,7 +247,7 @@ def reference(options):
     from lessonlib.reference import record_off_the_shelf, record_sentences, ship_answers
     from lessonlib.reference_board import record_board
     from lessonlib.reference_decoding import record_decoded, record_leaks, ship_distilled
-    from lessonlib.reference_heads import record_heads
+    from lessonlib.reference_heads import record_heads, ship_heads
     from lessonlib.reference_trainings import record_plain, record_trainings
 
     made = lesson_of(options)
@@ -270,6 +270,8 @@ def reference(options):
         record_leaks(made)
     elif options.what == "heads":
         record_heads(made, options.only)
+    elif options.what == "shipped-heads":
+        ship_heads(made)
     elif options.what == "board":
         record_board(made)
     else:

@@ -64,9 +64,23 @@ def atomic_path(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
-            os.replace(temporary, path)
+            replace(temporary, path)
         finally:
             remove(temporary)
+
+
+def replace(temporary, path):
+    """Rename `temporary` to `path`; what is there goes, a folder too, but not before the new one has its place."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.old")
+    try:
+        if path.is_dir() and not path.is_symlink():  # the operating system puts a file in the place of a file, not a folder in the place of one
+            os.replace(path, aside)
+        os.replace(temporary, path)
+    except BaseException:
+        if aside.exists() and not path.exists():
+            os.replace(aside, path)
+        raise
+    remove(aside)
 
 
 def remove(path):

@@ -8,10 +8,10 @@ import torch
 from lessonlib.distil.heads import train_heads
 from lessonlib.distil.train import Recipe
 from lessonlib.drafts.eagle import EagleHead
-from lessonlib.drafts.head_files import load_heads, save_heads
+from lessonlib.drafts.head_files import heads_note, load_heads, noted_ways, save_heads
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
-from lessonlib.files import CHECKPOINTS, write_json
+from lessonlib.files import CHECKPOINTS, read_json, write_json
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED_ANSWERS
 from lessonlib.measure.ahead import look_ahead_measured
@@ -43,7 +43,7 @@ class HeadsRun:
     passes: int = PASSES
     count: int | None = None
     ship: str | None = None
-    bits: int = 4
+    bits: int = 7
 
     def fresh(self, target):
         """The heads before training, the same each time."""
@@ -60,33 +60,41 @@ RUNS = (HeadsRun("eagle", 4_000, 3e-3, layers=(10, 20, 30), ship=EAGLE),
 
 
 def record_heads(lesson, only=None):
-    """Train the RUNS (or the one named by `only`, and stop there), measure them on held-out answers, ship two and write data/reference/heads.json.
+    """Train the RUNS (or the one named by `only`, and stop there), measure them on held-out answers, write data/reference/heads.json and ship two.
 
     Finished runs stay, so that several GPUs can each be given some. Each run learns from the same labels.
     """
     if only not in (None, *(run.name for run in RUNS)):
         raise LessonError(f"there is no training {only!r} of heads; name one of: {'; '.join(run.name for run in RUNS)}.")
-    made, target = recorded_by(), lesson.target
-    texts = [row["prompt"] for row in lesson.prompts.heldout]
-    heldout = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
-    store = labelled(lesson)
+    made, heldout, store = recorded_by(), heldout_answers(lesson), labelled(lesson)
     vocabulary = most_frequent((store.sequence(i) for i in range(len(store))), MOST_FREQUENT)
     found = {run.name: kept(lesson.folder / f"run {run.name}.json", lambda run=run: trained(run, lesson, store, heldout, vocabulary))
              for run in RUNS if only in (None, run.name)}
     if only is not None:
         return
-    shipped = {}
+    write_json(REFERENCE / "heads.json", {**made, "answers": [{"temperature": T, "seed": seed} for T, seed in DRAWN], "sequences": len(store), "tokens": store.rows,
+                                          "vocabulary": len(vocabulary), "runs": found})
+    ship_heads(lesson)
+
+
+def ship_heads(lesson):
+    """Write the trained heads that are shipped to checkpoints/, in few bits, and what those are worth on held-out answers to data/reference/heads.json."""
+    made, target, heldout, record = recorded_by(), lesson.target, heldout_answers(lesson), read_json(REFERENCE / "heads.json")
+    shipped = {"made_by": made}
     for run in RUNS:
         if run.ship:
-            heads, ways = load_heads(lesson.folder / run.name, target), found[run.name]["training answers"]["ways"]
-            # a tree is chosen by what the answers it was trained on say, and measured on others
-            save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, [(share, ranks) for share, *ranks in ways], made_by=provenance(),
-                       vocabulary=vocabulary.tolist(), training={key: found[run.name][key] for key in ("recipe", "passes", "tokens", "seconds")})
-            shipped[run.name] = {name: by_distance(look_ahead_measured(load_heads(CHECKPOINTS / run.ship, target), target, answers, PASSES, RANKS))
+            heads, note = load_heads(lesson.folder / run.name, target), heads_note(lesson.folder / run.name)
+            save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, noted_ways(note), made_by=provenance(), **{key: note[key] for key in ("vocabulary", "training")})
+            shipped[run.ship] = {name: by_distance(look_ahead_measured(load_heads(CHECKPOINTS / run.ship, target), target, answers, PASSES, RANKS))
                                  for name, answers in heldout.items()}
-            print(f"  {run.name}: greedy favourite right, by distance: trained {row(found[run.name]['heldout-greedy']['shares'])}, as shipped in {run.bits} bits {row(shipped[run.name]['heldout-greedy']['shares'])}", flush=True)
-    write_json(REFERENCE / "heads.json", {**made, "answers": [{"temperature": T, "seed": seed} for T, seed in DRAWN], "sequences": len(store), "tokens": store.rows,
-                                          "vocabulary": len(vocabulary), "runs": found, "shipped": shipped})
+            print(f"  {run.name}: greedy favourite right, by distance: trained {row(record['runs'][run.name]['heldout-greedy']['shares'])}, as shipped in {run.bits} bits {row(shipped[run.ship]['heldout-greedy']['shares'])}", flush=True)
+    write_json(REFERENCE / "heads.json", {**record, "shipped": shipped})
+
+
+def heldout_answers(lesson):
+    """The shipped answers to the held-out prompts: {run: sequences}."""
+    texts = [row["prompt"] for row in lesson.prompts.heldout]
+    return {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
 
 
 def labelled(lesson):
@@ -105,15 +113,17 @@ def trained(run, lesson, store, heldout, vocabulary):
     start = perf_counter()
     losses = train_heads(heads, target, store, recipe, "kl", run.passes, lesson.folder / f"{run.name}.training", label=run.name)
     seconds = perf_counter() - start
-    save_heads(heads.eval().requires_grad_(False), lesson.folder / run.name, target)
+    heads.eval().requires_grad_(False)
     every = max(1, len(losses) // 40)
-    # greedy answers come first in the store, and were drawn for all prompts: those to train on, so that a tree can be chosen without a look at others
-    measured = {**heldout, "training answers": [store.sequence(i) for i in range(min(1_000, len(store)))]}
+    # by ways counted on answers that it learned from a tree is chosen, so that it can be measured on others; greedy ones come first in the store
+    known = look_ahead_measured(heads, target, [store.sequence(i) for i in range(min(1_000, len(store)))], PASSES, RANKS)
     result = {"recipe": asdict(recipe), "passes": run.passes, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
               "tokens": round(run.steps * BATCH * store.rows / len(store)), "seconds": seconds,
               "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
-              **{name: by_distance(look_ahead_measured(heads, target, answers, PASSES, RANKS)) for name, answers in measured.items()},
+              **{name: by_distance(look_ahead_measured(heads, target, answers, PASSES, RANKS)) for name, answers in heldout.items()}, "training answers": by_distance(known),
               "some of the vocabulary": by_distance(look_ahead_measured(heads, target, heldout["heldout"], PASSES, RANKS, vocabulary=vocabulary.to(target.device)))}
+    save_heads(heads, lesson.folder / run.name, target, ways=known.ways, vocabulary=vocabulary.tolist(),
+               training={key: result[key] for key in ("recipe", "passes", "tokens", "seconds")})
     print(f"  {run.name}: {seconds:.0f} s, greedy favourite right, by distance: {row(result['heldout-greedy']['shares'])}", flush=True)
     return result
 
@@ -121,7 +131,7 @@ def trained(run, lesson, store, heldout, vocabulary):
 def by_distance(found):
     """A LookedAhead as the records hold it."""
     return {"alpha": [figure(each.alpha) for each in found.guesses], "top1": [figure(each.top1) for each in found.guesses],
-            "shares": [[round(share, 4) for share in each.shares] for each in found.guesses], "ways": [[round(share, 5), *ranks] for share, ranks in found.ways]}
+            "shares": [[round(share, 4) for share in each.shares] for each in found.guesses]}
 
 
 def row(shares):

@@ -245,6 +245,8 @@ def as_drafter(draft, target):
     """A Drafter from a draft model (its vocabulary checked against the target's) or from something that already is one."""
     if draft is None or hasattr(draft, "propose"):
         return draft
+    if not hasattr(draft, "config"):
+        raise LessonError(f"{type(draft).__name__} is neither a draft model nor a drafter; heads propose through EagleDrafter(heads) or MedusaDrafter(heads, target).")
     check_pair(target, draft)
     return ModelDrafter(draft)
 

@@ -39,6 +39,7 @@ class EagleDrafter:
         self.taps, self.longest, self.device = head.taps, context_length(head.target), head.target.device
         self.heads, self.size = head.target.config.num_key_value_heads, head.layer.self_attn.head_dim
         self.groups, self.cache, self.levels = head.target.config.num_attention_heads // self.heads, None, {}
+        self.replayed = Replayed()
         self.rows = ROWS if self.device.type == "cuda" else None
         if tree is not None:
             up_to(tree, 1, len(self.head.weight))  # a shape that is none is refused now
@@ -48,6 +49,7 @@ class EagleDrafter:
         self.sampling, self.pairs, self.fresh = sampling, 0, (list(prompt_ids[1:]), features)
         if self.cache is not None:
             self.cache.zero_()  # places that are not seen weigh 0, and 0 times the NaN of a text before would be NaN
+        self.replayed.forget_unless([*self.module.parameters(), self.module.target.model.embed_tokens.weight])
         self._read_all_but(1)
 
     def observe(self, tokens, features):
@@ -96,11 +98,12 @@ class EagleDrafter:
         room = max(ROOM, room)
         while room < length:
             room *= 2
+        self.replayed.made.clear()  # their cache is another
         cache = self.module.join.weight.new_zeros(2, room, self.heads, self.size)
         if self.cache is not None:
             cache[:, :self.cache.shape[1]] = self.cache
         self.cos, self.sin = rotary_table(self.module.target, torch.arange(room, device=self.device))
-        self.cache, self.replayed, self.places = cache, Replayed(), torch.arange(room, device=self.device)
+        self.cache, self.places = cache, torch.arange(room, device=self.device)
 
     def _draft(self, K, numbers, features, uniforms=None):
         """Read the new pairs and draft behind them; all of it tensors, so that it can be captured. numbers: int64 [2 + rows]: how many pairs were read

@@ -34,6 +34,7 @@ class MedusaDrafter:
     def reset(self, prompt_ids, sampling, features):
         """Start a new text."""
         self.sampling, self.state = sampling, features[-1:]
+        self.replayed.forget_unless([*self.heads.parameters(), self.target.model.norm.weight])
 
     @torch.inference_mode()
     def propose(self, K):

@@ -7,9 +7,9 @@ import torch
 from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
-from lessonlib.files import atomic_path, read_json, remove, shown, write_json
-from lessonlib.pair.draft_files import NOTE, check_draft_folder
-from lessonlib.pair.few_bits import BITS, dequantise_layers, quantise_layers
+from lessonlib.files import atomic_path, read_json, shown, write_json
+from lessonlib.pair.draft_files import NOTE, check_draft_folder, whole
+from lessonlib.pair.few_bits import BITS, dequantise_layers, quantise_layers, stored_at
 from lessonlib.pair.tensor_files import read_tensors, write_tensors
 from lessonlib.pair.tokenizer_check import model_fingerprint
 
@@ -18,7 +18,7 @@ SHAPES = {"medusa": "count", "eagle": "taps"}  # of each kind, what its note say
 
 
 def save_heads(heads, folder, target, bits=32, ways=None, **notes):
-    """Write MedusaHeads or an EagleHead to `folder`, replacing what is there; `bits`, 8 or 4, rounds the matrices (`quantise_layers`).
+    """Write MedusaHeads or an EagleHead to `folder`, replacing what is there; `bits`, 8, 7 or 4, rounds the matrices (`quantise_layers`).
 
     ways: (share, ranks) pairs as LookedAhead has them, by which a tree is chosen later. `notes` go
     into draft.json as they are. Raises LessonError where `folder` holds something other than a draft, and for other bits.
@@ -30,24 +30,30 @@ def save_heads(heads, folder, target, bits=32, ways=None, **notes):
     shape = {"kind": "eagle", "taps": list(heads.taps)} if hasattr(heads, "taps") else {"kind": "medusa", "count": len(heads)}
     with atomic_path(folder) as temporary:
         temporary.mkdir()
-        write_tensors(weights_file(temporary, bits), own if bits == 32 else quantise_layers(own, bits))
+        write_tensors(stored_at(temporary / WEIGHTS, bits), own if bits == 32 else quantise_layers(own, bits))
         write_json(temporary / NOTE, {**shape, "bits": bits, "target": Path(target.config._name_or_path).name, "target_fingerprint": model_fingerprint(target),
                                       "ways": ways and [[round(share, 5), *ranks] for share, ranks in ways], **notes})
-        remove(folder)
-
-
-def weights_file(folder, bits):
-    """Where the weights lie; few bits take a fifth less room compressed, since a row's weights seldom use all that its scale allows."""
-    return Path(folder) / (WEIGHTS if bits == 32 else f"{WEIGHTS}.gz")
 
 
 def heads_note(folder):
     """The note of the heads in a folder, or None where there are none."""
     note = read_json(Path(folder) / NOTE) if (Path(folder) / NOTE).is_file() else None
-    shape = SHAPES.get(note.get("kind")) if isinstance(note, dict) else None
-    if shape and not {shape, "bits", "target_fingerprint", "ways"} <= note.keys():
+    if not isinstance(note, dict) or note.get("kind") not in list(SHAPES):
+        return None
+    if not (well_shaped(note) and note.get("bits") in (32, *BITS) and "target_fingerprint" in note and "ways" in note and well_counted(note["ways"])):
         raise LessonError(f"{shown(Path(folder) / NOTE)} is not the whole note of {note['kind']} heads; make them again.")
-    return note if shape else None
+    return note
+
+
+def well_shaped(note):
+    """Whether a note says of its heads what SHAPES asks for: how many there are, or behind which layers they read."""
+    said = note.get(SHAPES[note["kind"]])
+    return whole(said) if note["kind"] == "medusa" else isinstance(said, list) and whole(*said)
+
+
+def well_counted(ways):
+    """Whether `ways` is what a note may hold: nothing, or a list of a share and its ranks."""
+    return ways is None or isinstance(ways, list) and all(isinstance(way, list) and len(way) > 1 and isinstance(way[0], float | int) and whole(*way[1:]) for way in ways)
 
 
 def noted_ways(note):
@@ -67,7 +73,7 @@ def load_heads(folder, target):
         raise LessonError(f"The heads in {shown(folder)} were made for another target ({note.get('target')}, {note.get('target_fingerprint')}; this one is {found}); "
                           "load that target, or train new heads.")
     heads = MedusaHeads(target, note["count"]) if note["kind"] == "medusa" else EagleHead(target, note["taps"])
-    path = weights_file(folder, note["bits"])
+    path = stored_at(Path(folder) / WEIGHTS, note["bits"])
     stored = read_tensors(path)
     stored = stored if note["bits"] == 32 else dequantise_layers(stored)
     own = dict(heads.named_parameters())

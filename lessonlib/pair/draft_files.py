@@ -1,7 +1,7 @@
 """Drafts on disk: what a draft has of its own and a note of what it shares, or a whole checkpoint where it shares nothing.
 
 A folder holds config.json, draft.json (kind, the target's fingerprint, the layers kept, the parts shared, bits a weight, the draft it is
-the difference from, if any) and layers.safetensors (its own layers) or model.safetensors (everything).
+the difference from, if any) and layers.safetensors (its own layers, with .gz where of few bits) or model.safetensors (everything).
 """
 
 import re
@@ -10,21 +10,21 @@ from pathlib import Path
 import torch
 
 from lessonlib.errors import LessonError
-from lessonlib.files import atomic_path, check_writable, read_json, remove, shown, write_json
-from lessonlib.pair.few_bits import BITS, dequantise_layers, quantise_layers
+from lessonlib.files import atomic_path, check_writable, read_json, shown, write_json
+from lessonlib.pair.few_bits import BITS, dequantise_layers, quantise_layers, stored_at
 from lessonlib.pair.layers_draft import SHARED, cast_parameters, layers_draft, shared_parts
 from lessonlib.pair.load import load_model, locate
 from lessonlib.pair.tensor_files import read_tensors, write_tensors
 from lessonlib.pair.tokenizer_check import check_pair, model_fingerprint
 
 NOTE, LAYERS = "draft.json", "layers.safetensors"
-OURS = re.compile(r"draft\.json|layers\.safetensors|heads\.safetensors(\.gz)?|(generation_)?config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
+OURS = re.compile(r"draft\.json|(layers|heads)\.safetensors(\.gz)?|(generation_)?config\.json|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
 
 def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes):
     """Write `draft` to `folder`, replacing what is there: its layers alone if the rest is the target's, else all of it.
 
-    `bits`, 8 or 4, rounds the layers (`quantise_layers`); `base` names the draft that this one was trained from, and then only the difference
+    `bits`, 8, 7 or 4, rounds the layers (`quantise_layers`); `base` names the draft that this one was trained from, and then only the difference
     is written: it is small, so few bits hold it well. `notes` go into draft.json as they are. A draft that another program loads without the
     target is saved with its own `save_pretrained`. Raises LessonError where `folder` holds something other than a draft, for other bits, and
     for a base of other layers.
@@ -33,7 +33,7 @@ def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes)
     own = own_layers(draft)
     compact = shares == list(SHARED) and hasattr(draft, "kept_layers")
     if bits not in (32, *BITS) or (not compact and (bits != 32 or base)):
-        raise LessonError("Few bits (8 or 4) and a base are for drafts of which only the layers are their own; leave bits at 32 and name no base.")
+        raise LessonError("Few bits (8, 7 or 4) and a base are for drafts of which only the layers are their own; leave bits at 32 and name no base.")
     if base:
         if Path(locate(base)).resolve() == Path(folder).resolve():
             raise LessonError(f"A draft cannot be stored as its difference from the draft that it replaces ({shown(folder)}); name another folder.")
@@ -47,14 +47,13 @@ def save_draft(draft, folder, target, kind="draft", bits=32, base=None, **notes)
         temporary.mkdir()
         if compact:
             draft.config.save_pretrained(temporary)
-            write_tensors(temporary / LAYERS, own if bits == 32 else quantise_layers(own, bits))
+            write_tensors(stored_at(temporary / LAYERS, bits), own if bits == 32 else quantise_layers(own, bits))
         else:
             draft.save_pretrained(temporary)
         write_json(temporary / NOTE, {
             "kind": kind, "layers": list(draft.kept_layers) if compact else None, "shares": shares if compact else [],
             "bits": bits, "target": Path(target.config._name_or_path).name,
             "target_fingerprint": model_fingerprint(target), **notes})
-        remove(folder)
 
 
 def own_layers(draft):
@@ -65,11 +64,18 @@ def own_layers(draft):
 def check_draft_folder(folder):
     """Refuse (LessonError) to write a draft over a file, or over a folder that holds something else."""
     folder = Path(folder)
+    if folder.resolve() in (Path.cwd(), *Path.cwd().parents):
+        raise LessonError(f"A draft cannot take the place of {folder}, where you are; name a folder that does not exist yet.")
     check_writable(folder)
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else [] if not folder.exists() else [folder.name]
     foreign = [name for name in names if not folder.is_dir() or NOTE not in names or not OURS.fullmatch(name)]
     if foreign:
         raise LessonError(f"{shown(folder)} holds {foreign[0]}, which is no part of a draft and would be lost; name a folder that does not exist yet.")
+
+
+def whole(*values):
+    """Whether all values, read from JSON, are whole numbers."""
+    return all(type(value) is int for value in values)
 
 
 def load_draft(name, target, dtype=None):
@@ -81,7 +87,8 @@ def load_draft(name, target, dtype=None):
     """
     place, dtype = locate(name), dtype or target.dtype
     note = read_json(place / NOTE) if isinstance(place, Path) and (place / NOTE).is_file() else None
-    if note is not None and not (isinstance(note, dict) and {"target_fingerprint", "target", "layers", "bits"} <= note.keys()):
+    if note is not None and not (isinstance(note, dict) and {"target_fingerprint", "target", "layers", "bits"} <= note.keys() and note["bits"] in (32, *BITS)
+                                 and isinstance(note["layers"], list | None) and whole(*note["layers"] or ()) and isinstance(note.get("base", ""), str)):
         raise LessonError(f"{shown(place / NOTE)} is not the note of a draft; make the draft again.")
     if note and (found := model_fingerprint(target)) != note["target_fingerprint"]:
         raise LessonError(f"The draft in {shown(place)} was made for another target ({note['target']}, "
@@ -90,12 +97,13 @@ def load_draft(name, target, dtype=None):
         draft = load_model(place, target.device, dtype)
         check_pair(target, draft)
         return draft
-    tensors = read_tensors(place / LAYERS)
+    path = stored_at(place / LAYERS, note["bits"])
+    tensors = read_tensors(path)
     draft = layers_draft(target, note["layers"])
     own = own_layers(draft)
     stored = tensors if note["bits"] == 32 else dequantise_layers(tensors)
     if {key: tensor.shape for key, tensor in stored.items()} != {key: parameter.shape for key, parameter in own.items()}:
-        raise LessonError(f"{shown(place / LAYERS)} does not hold the layers that {NOTE} lists; make the draft again.")
+        raise LessonError(f"{shown(path)} does not hold the layers that {NOTE} lists; make the draft again.")
     if "base" in note:
         beginning = load_draft(note["base"], target, torch.float32)
         if model_fingerprint(beginning) != note.get("base_fingerprint"):

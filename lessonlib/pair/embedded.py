@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, LlamaConfig
 
 from lessonlib.errors import LessonError
-from lessonlib.files import CHECKPOINTS, atomic_path, read_json, remove, sha256, shown, write_json
+from lessonlib.files import CHECKPOINTS, atomic_path, read_json, sha256, shown, write_json
 from lessonlib.pair.gguf_tokenizer import gguf_tokenizer
 from lessonlib.pair.tensor_files import write_tensors
 
@@ -89,7 +89,6 @@ def convert(source, folder):
         write_tensors(temporary / "model.safetensors", gguf_tensors(reader, config))
         files = {path.name: {"bytes": path.stat().st_size} for path in sorted(temporary.iterdir())}
         write_json(temporary / "manifest.json", {"source_sha256": GGUF_SHA256, "layout": LAYOUT, "files": files})
-        remove(folder)
 
 
 def gguf_config(reader):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support import moved, sequences, tiny, ways_of
 
-from lessonlib.decode.decoder import Decoder
+from lessonlib.decode.decoder import Decoder, spec_greedy
 from lessonlib.decode.eagle import EagleDrafter
 from lessonlib.decode.medusa import MedusaDrafter
 from lessonlib.drafts.eagle import EagleHead
@@ -29,7 +29,7 @@ MAKE = {"medusa": lambda target: moved(MedusaHeads(target, 3)), "eagle": lambda 
 @pytest.mark.parametrize("kind", MAKE)
 def test_heads_come_back_as_they_were(target, tmp_path, kind):
     heads = MAKE[kind](target)
-    for bits, far in ((32, 0), (8, 0.02), (4, 0.2)):
+    for bits, far in ((32, 0), (8, 0.02), (7, 0.04), (4, 0.2)):
         save_heads(heads, tmp_path / "heads", target, bits, WAYS, recipe="r")
         found = load_heads(tmp_path / "heads", target)
         assert not found.training and not any(weight.requires_grad for weight in found.parameters())
@@ -79,6 +79,16 @@ def test_what_is_not_theirs_is_refused(target, tmp_path):
     (folder / "draft.json").write_text(json.dumps({"kind": "eagle"}))
     with pytest.raises(LessonError, match="not the whole note of eagle heads"):
         load_heads(folder, target)
+    for wrong in ({"count": "three"}, {"count": True}, {"bits": 5}, {"bits": [32]}, {"ways": "none"}, {"ways": [[0.5]]}, {"ways": [["half", 0]]}, {"ways": [[0.5, 0.5]]}):
+        (folder / "draft.json").write_text(json.dumps({**note, **wrong}))
+        with pytest.raises(LessonError, match="not the whole note of medusa heads"):
+            load_heads(folder, target)
+    (folder / "draft.json").write_text(json.dumps({**note, "kind": ["medusa"]}))
+    with pytest.raises(LessonError, match="holds no heads"):
+        load_heads(folder, target)
+    (folder / "draft.json").write_text(json.dumps({**note, "kind": "eagle", "taps": ["last"]}))
+    with pytest.raises(LessonError, match="not the whole note of eagle heads"):
+        load_heads(folder, target)
     (folder / "draft.json").write_text(json.dumps(note))
     (folder / "heads.safetensors").write_bytes(b"torn")
     with pytest.raises(LessonError, match="torn"):
@@ -97,3 +107,18 @@ def test_what_is_not_theirs_is_refused(target, tmp_path):
     (tmp_path / "other" / "thesis.txt").write_text("mine")
     with pytest.raises(LessonError, match="thesis.txt"):
         save_heads(MAKE["medusa"](target), tmp_path / "other", target)
+
+
+@pytest.mark.parametrize("place", [".", ".."])
+def test_the_folder_where_one_is_is_not_taken(target, tmp_path, monkeypatch, place):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(LessonError, match="where you are"):
+        save_heads(MAKE["medusa"](target), place, target)
+    assert (tmp_path / "here").is_dir()
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_heads_are_no_drafter_and_the_sentence_says_what_is(target, kind):
+    with pytest.raises(LessonError, match="heads propose through EagleDrafter"):
+        spec_greedy(target, MAKE[kind](target), [3, 5, 8], 2, 4)

@@ -169,7 +169,7 @@ def test_a_draft_of_its_own_is_saved_whole(target, tmp_path):
     assert torch.equal(load_draft(tmp_path / "draft", target)(IDS).logits, draft(IDS).logits)
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", [8, 7, 4])
 def test_few_bits_move_no_weight_by_more_than_half_a_step(target, tmp_path, bits):
     draft = trained(target)
     with torch.no_grad():
@@ -183,8 +183,8 @@ def test_few_bits_move_no_weight_by_more_than_half_a_step(target, tmp_path, bits
         if weight.dim() == 1:
             assert torch.equal(back[name], weight)
         else:
-            assert small[name].numel() == weight.numel() * bits // 8 and small[name].element_size() == 1
-            step = weight.abs().amax(dim=1, keepdim=True) / (127 if bits == 8 else 7)
+            assert small[name].numel() == weight.numel() // (2 if bits == 4 else 1) and small[name].element_size() == 1
+            step = weight.abs().amax(dim=1, keepdim=True) / (2 ** (bits - 1) - 1)
             assert ((back[name] - weight).abs() <= step * 0.5001).all(), name
             assert (back[name] - weight).abs().max() > 0, name
     save_draft(draft, tmp_path / "draft", target, bits=bits)
@@ -192,7 +192,7 @@ def test_few_bits_move_no_weight_by_more_than_half_a_step(target, tmp_path, bits
     for name, parameter in loaded.model.layers.named_parameters():
         assert torch.equal(parameter, back[name]), name
     save_draft(loaded, tmp_path / "again", target, bits=bits)
-    assert (tmp_path / "again/layers.safetensors").read_bytes() == (tmp_path / "draft/layers.safetensors").read_bytes()
+    assert (tmp_path / "again/layers.safetensors.gz").read_bytes() == (tmp_path / "draft/layers.safetensors.gz").read_bytes()
 
 
 @pytest.mark.parametrize("asked", [{"bits": 8}, {"bits": 4}, {"base": "off-the-shelf"}, {"bits": 16}])
@@ -227,10 +227,10 @@ def test_a_draft_is_stored_as_its_difference_from_the_one_it_was_trained_from(ta
         save_draft(draft, tmp_path / "draft", target, base=str(tmp_path / "other"))
 
 
-def test_four_layers_of_the_embedded_target_ship_in_16_mb(embedded, tmp_path):
+def test_four_layers_of_the_embedded_target_ship_in_13_mb(embedded, tmp_path):
     target = load_model(embedded)
     save_draft(layers_draft(target, (0, 1, 2, 29)), tmp_path / "draft", target, bits=8)
-    assert 14e6 < sum(path.stat().st_size for path in (tmp_path / "draft").iterdir()) < 16e6
+    assert 12e6 < sum(path.stat().st_size for path in (tmp_path / "draft").iterdir()) < 14e6
 
 
 def test_a_draft_of_another_target_is_refused(tmp_path):
