@@ -28,6 +28,7 @@ DRAWN = ((0.0, 0), (0.5, 2), (0.5, 4), (1.0, 1), (1.0, 3))  # temperature and se
 BATCH, PASSES = 96, 4
 MOST_FREQUENT = 8192  # of the target's 49,152 tokens
 RANKS = 16  # whose shares are on record
+ROUNDED = 100  # held-out answers of each run, on which heads are measured once more when they have been rounded
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,16 @@ def record_heads(lesson, only=None):
 
 def ship_heads(lesson):
     """Write the trained heads that are shipped to checkpoints/, in few bits, and what those are worth on held-out answers to data/reference/heads.json."""
-    made, target, heldout, record = recorded_by(), lesson.target, heldout_answers(lesson), read_json(REFERENCE / "heads.json")
-    shipped = {"made_by": made}
+    made, target, record = recorded_by(), lesson.target, read_json(REFERENCE / "heads.json")
+    heldout, shipped = {name: answers[:ROUNDED] for name, answers in heldout_answers(lesson).items()}, {"made_by": made, "answers": ROUNDED}
     for run in RUNS:
         if run.ship:
             heads, note = load_heads(lesson.folder / run.name, target), heads_note(lesson.folder / run.name)
             save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, noted_ways(note), made_by=provenance(), **{key: note[key] for key in ("vocabulary", "training")})
-            shipped[run.ship] = {name: by_distance(look_ahead_measured(load_heads(CHECKPOINTS / run.ship, target), target, answers, PASSES, RANKS))
-                                 for name, answers in heldout.items()}
-            print(f"  {run.name}: greedy favourite right, by distance: trained {row(record['runs'][run.name]['heldout-greedy']['shares'])}, as shipped in {run.bits} bits {row(shipped[run.ship]['heldout-greedy']['shares'])}", flush=True)
+            rounded = load_heads(CHECKPOINTS / run.ship, target)
+            before, *found = (by_distance(look_ahead_measured(*each, PASSES, RANKS)) for each in ((heads, target, heldout["heldout-greedy"]), *((rounded, target, answers) for answers in heldout.values())))
+            shipped[run.ship] = {"bits": run.bits, "heldout-greedy, not rounded": before, **dict(zip(heldout, found))}
+            print(f"  {run.name}: greedy favourite right, by distance: {row(before['shares'])}, in {run.bits} bits {row(shipped[run.ship]['heldout-greedy']['shares'])}", flush=True)
     write_json(REFERENCE / "heads.json", {**record, "shipped": shipped})
 
 

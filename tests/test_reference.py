@@ -221,7 +221,7 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     assert list(found["runs"]) == [run.name for run in reference_heads.RUNS] and found["sequences"] == 4 * len(reference_heads.DRAWN)
     assert [len(run["heldout"]["alpha"]) for run in found["runs"].values()] == [2, 3, 2, 2, 2]
     assert len(found["runs"][only]["heldout-greedy"]["shares"][0]) == reference_heads.RANKS
-    assert found["shipped"]["made_by"] == {"commit": "none"} and {*found["shipped"]} == {"made_by", "eagle", "medusa"}
+    assert found["shipped"]["made_by"] == {"commit": "none"} and {*found["shipped"]} == {"made_by", "answers", "eagle", "medusa"}
     note = read_json(tmp_path / "eagle" / "draft.json")
     assert note["bits"] == 7 and note["ways"] is not None and 0 < len(note["vocabulary"]) <= 40 and note["training"]["recipe"]["steps"] == 2
     for name in ("off_the_shelf", "distilled"):
