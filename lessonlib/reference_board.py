@@ -18,7 +18,7 @@ from lessonlib.pair.load import DISTILLED, EAGLE, MEDUSA, OFF_THE_SHELF
 from lessonlib.pair.short_head import short_headed
 from lessonlib.reference import REFERENCE, figure, recorded_by
 
-PROMPTS, TOKENS, KS = 24, 96, (2, 4)
+PROMPTS, TOKENS, KS = 16, 96, (2, 4)
 LARGE_VOCABULARY, SHORT_VOCABULARY = 128_256, 32_768  # of the 1B, and its most frequent part
 
 
