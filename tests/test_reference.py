@@ -12,13 +12,14 @@ import torch
 
 from lessonlib import reference, reference_board, reference_decoding, reference_heads, reference_trainings
 from lessonlib.distil.losses import Objective
+from lessonlib.drafts.head_files import heads_note
 from lessonlib.errors import LessonError
 from lessonlib.files import CHECKPOINTS, DATA, read_json, write_json
 from lessonlib.lesson import SHIPPED_ANSWERS, Lesson
 from lessonlib.measure import scoreboard
 from lessonlib.measure.offline import alpha_gain, offline_alpha, offline_alphas
 from lessonlib.pair.draft_files import load_draft, save_draft
-from lessonlib.pair.load import DISTILLED, MADE_BY, OFF_THE_SHELF
+from lessonlib.pair.load import DISTILLED, EAGLE, MADE_BY, MEDUSA, OFF_THE_SHELF
 from lessonlib.pair.presets import preset
 from lessonlib.reference import OPENINGS, SHIPPED, recorded_gain, recorded_trainings
 from lessonlib.reference_trainings import Run
@@ -201,6 +202,21 @@ def test_the_kernels_train_the_draft_that_their_definitions_train():
     assert record["runs"]["kernels"]["kernels"].startswith("Triton") and "LESSON_KERNELS=plain" in record["runs"]["plain"]["kernels"] and record["tokens"] > 2e6
     assert plain["low"] < ours["value"] < plain["high"]
     assert abs(recorded_gain(record, "kernels", "plain")) < 0.002  # less than two seeds differ
+
+
+@pytest.mark.parametrize("name", [EAGLE, MEDUSA])
+def test_the_shipped_heads_are_those_on_record_and_rounding_cost_them_next_to_nothing(name):
+    record, note = read_json(DATA / "reference" / "heads.json"), heads_note(CHECKPOINTS / name)
+    shipped = record["shipped"][name]
+    assert note["bits"] == shipped["bits"] and note["training"] == {key: record["runs"][name][key] for key in note["training"]} and len(note["vocabulary"]) == record["vocabulary"]
+    for before, after in zip(shipped["heldout-greedy, not rounded"]["top1"], shipped["heldout-greedy"]["top1"]):
+        assert abs(before["value"] - after["value"]) < 0.01
+    assert sum(path.stat().st_size for path in (CHECKPOINTS / name).iterdir()) < 5e6
+
+
+def test_on_the_recorded_boards_every_draft_wrote_the_targets_texts():
+    boards = [read_json(path) for path in (DATA / "reference").glob("board_*.json")]
+    assert boards and all(row["identical"] == board["prompts"] for board in boards for draft in board["drafts"].values() for row in draft["K"].values())
 
 
 def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp_path):

@@ -873,5 +873,5 @@ No. Each guess is tested by the target. It is the target's text, written sooner.
 2. Leak the prompts without the target's answers: train on the twenty with answers drawn at $T = 1$, `generate(..., 1.0,
    tokens)` into another file. How much of the gap is left?
 
-**Previous**: [08 Decode and score](08_decode_and_score.ipynb). The map is in the [README](../README.md).
+**Next**: [11 Grow Medusa heads](11_grow_medusa_heads.ipynb). **Previous**: [08 Decode and score](08_decode_and_score.ipynb). The map is in the [README](../README.md).
 """

@@ -350,7 +350,7 @@ a round's cost shared out among its $K$; for a tree, $K$ is how deep it may be: 
 """
 
 # %%
-boards = {name: read_json(REFERENCE / f"board_{name}.json") for name in ("gpu", "cpu")}
+boards = {name: read_json(path) for name in ("gpu", "cpu") if (path := REFERENCE / f"board_{name}.json").is_file()}
 for board in boards.values():
     print(f"{board['machine']}: {board['prompts']} prompts of at most {board['tokens']} tokens")
     print("                        K   tokens a round   c       v      predicted   measured, times plain")
