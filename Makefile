@@ -52,5 +52,5 @@ reference: env
 	@set -e; for seed in $(SEEDS); do $(VENV) -m lessonlib reference trainings --seed $$seed; done
 	@$(VENV) -m lessonlib reference plain
 	@$(VENV) -m lessonlib reference heads
-	@# decoded, leaks and board are timings; the shipped ones are of two cores, the board of both: the same commands there, with --drafts FOLDER
+	@# decoded, leaks and board are timings; the shipped ones are of two cores: the same commands there, the first two with --drafts FOLDER
 	@set -e; for what in distilled decoded leaks board; do $(VENV) -m lessonlib reference $$what; done

@@ -70,17 +70,15 @@ def atomic_path(path):
 
 
 def replace(temporary, path):
-    """Rename `temporary` to `path`; what is there goes, a folder too, but not before the new one has its place."""
+    """Rename `temporary` to `path`. A folder may take the place of a folder: that is moved aside, put back if the renaming fails, and deleted after it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.old")
     try:
-        if path.is_dir() and not path.is_symlink():  # the operating system puts a file in the place of a file, not a folder in the place of one
+        if temporary.is_dir() and path.is_dir():  # the operating system puts a file in the place of a file, but no folder in the place of one
             os.replace(path, aside)
         os.replace(temporary, path)
-    except BaseException:
-        if aside.exists() and not path.exists():
-            os.replace(aside, path)
-        raise
-    remove(aside)
+    finally:
+        if os.path.lexists(aside):
+            remove(aside) if os.path.lexists(path) else os.replace(aside, path)
 
 
 def remove(path):

@@ -11,11 +11,10 @@ from lessonlib.drafts.eagle import EagleHead
 from lessonlib.drafts.head_files import heads_note, load_heads, noted_ways, save_heads
 from lessonlib.drafts.medusa import MedusaHeads
 from lessonlib.errors import LessonError
-from lessonlib.files import CHECKPOINTS, read_json, write_json
+from lessonlib.files import CHECKPOINTS, read_json, shown, write_json
 from lessonlib.labels.score_answers import score_answers
 from lessonlib.lesson import SHIPPED_ANSWERS
 from lessonlib.measure.ahead import look_ahead_measured
-from lessonlib.measure.scoreboard import provenance
 from lessonlib.pair.load import EAGLE, MEDUSA
 from lessonlib.pair.short_head import most_frequent
 from lessonlib.reference import REFERENCE, figure, recorded_by
@@ -85,7 +84,9 @@ def ship_heads(lesson):
     for run in RUNS:
         if run.ship:
             heads, note = load_heads(lesson.folder / run.name, target), heads_note(lesson.folder / run.name)
-            save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, noted_ways(note), made_by=provenance(), **{key: note[key] for key in ("vocabulary", "training")})
+            if note["training"] != {key: record["runs"][run.name][key] for key in note["training"]}:
+                raise LessonError(f"the heads in {shown(lesson.folder / run.name)} are not those on record; run `python -m lessonlib reference heads` with this folder first.")
+            save_heads(heads, CHECKPOINTS / run.ship, target, run.bits, noted_ways(note), made_by=made, **{key: note[key] for key in ("vocabulary", "training")})
             rounded = load_heads(CHECKPOINTS / run.ship, target)
             before, *found = (by_distance(look_ahead_measured(*each, PASSES, RANKS)) for each in ((heads, target, heldout["heldout-greedy"]), *((rounded, target, answers) for answers in heldout.values())))
             shipped[run.ship] = {"bits": run.bits, "heldout-greedy, not rounded": before, **dict(zip(heldout, found))}

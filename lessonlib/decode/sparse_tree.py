@@ -17,10 +17,10 @@ def sparse_tree(ways, budget):
     other of its size keeps more there. As Medusa's sparse trees are chosen (Cai et al. 2024, appendix), but by whole ways. LessonError where there is no way.
     """
     rows, parents, ranks = {(): 0}, [], []
-    for _, way in ways[:budget]:
-        parents.append(rows[tuple(way[:-1])])
+    for _, way in ways[:max(0, budget)]:
+        parents.append(rows[way[:-1]])
         ranks.append(way[-1])
-        rows[tuple(way)] = len(parents)
+        rows[way] = len(parents)
     if not parents:
         raise LessonError("no way of guesses was ever right where they were counted, or none is asked for, so there is no tree; measure them on more answers.")
     return tuple(parents), tuple(ranks)

@@ -48,12 +48,21 @@ def heads_note(folder):
 def well_shaped(note):
     """Whether a note says of its heads what SHAPES asks for: how many there are, or behind which layers they read."""
     said = note.get(SHAPES[note["kind"]])
-    return whole(said) if note["kind"] == "medusa" else isinstance(said, list) and whole(*said)
+    return whole(said) and said > 0 if note["kind"] == "medusa" else isinstance(said, list) and whole(*said)
 
 
 def well_counted(ways):
-    """Whether `ways` is what a note may hold: nothing, or a list of a share and its ranks."""
-    return ways is None or isinstance(ways, list) and all(isinstance(way, list) and len(way) > 1 and isinstance(way[0], float | int) and whole(*way[1:]) for way in ways)
+    """Whether `ways` is what a note may hold: nothing, or a list of [share, rank, rank, ...], each behind the way that it begins with."""
+    if ways is None:
+        return True
+    if not isinstance(ways, list) or not all(isinstance(way, list) and len(way) > 1 and isinstance(way[0], float | int) and whole(*way[1:]) and min(way[1:]) >= 0 for way in ways):
+        return False
+    known = {()}
+    for _, *ranks in ways:
+        if tuple(ranks[:-1]) not in known:
+            return False
+        known.add(tuple(ranks))
+    return True
 
 
 def noted_ways(note):

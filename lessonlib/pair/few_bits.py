@@ -7,7 +7,7 @@ BITS = (8, 7, 4)
 
 
 def stored_at(path, bits):
-    """Where weights of so many bits lie: few of them take up to a fifth less room compressed, since a row's weights seldom use all that its scale allows."""
+    """Where weights of so many bits lie: few bits are compressed, by a tenth to a third, since a row's weights seldom use all that its scale allows."""
     return path if bits == 32 else path.with_name(f"{path.name}.gz")
 
 

@@ -678,7 +678,7 @@ r"""
 Three different averages of the same six numbers. Training on the target's text minds the first one; a round that has come
 to its second guess lives on the second. The third counts what the draft says and the target would hardly say: places
 that the target's own text seldom shows. Training on text of the draft's, scored by the target, reaches them: that is
-notebook 10. Heads that guess two and three tokens ahead at once are notebook 11.
+notebook 10. Heads that guess two and three tokens ahead at once are [notebook 11](11_grow_medusa_heads.ipynb).
 
 ## Recap
 

@@ -79,7 +79,7 @@ def test_what_is_not_theirs_is_refused(target, tmp_path):
     (folder / "draft.json").write_text(json.dumps({"kind": "eagle"}))
     with pytest.raises(LessonError, match="not the whole note of eagle heads"):
         load_heads(folder, target)
-    for wrong in ({"count": "three"}, {"count": True}, {"bits": 5}, {"bits": [32]}, {"ways": "none"}, {"ways": [[0.5]]}, {"ways": [["half", 0]]}, {"ways": [[0.5, 0.5]]}):
+    for wrong in ({"count": "three"}, {"count": True}, {"count": 0}, {"bits": 5}, {"bits": [32]}, {"ways": "none"}, {"ways": [[0.5]]}, {"ways": [["half", 0]]}, {"ways": [[0.5, 0.5]]}, {"ways": [[0.5, -1]]}, {"ways": [[0.5, 0, 0]]}):
         (folder / "draft.json").write_text(json.dumps({**note, **wrong}))
         with pytest.raises(LessonError, match="not the whole note of medusa heads"):
             load_heads(folder, target)
@@ -122,3 +122,18 @@ def test_the_folder_where_one_is_is_not_taken(target, tmp_path, monkeypatch, pla
 def test_heads_are_no_drafter_and_the_sentence_says_what_is(target, kind):
     with pytest.raises(LessonError, match="heads propose through EagleDrafter"):
         spec_greedy(target, MAKE[kind](target), [3, 5, 8], 2, 4)
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_drafter_forgets_its_graphs_when_a_weight_of_its_heads_was_replaced(target, kind):
+    heads = MAKE[kind](target)
+    drafter, decoder = EagleDrafter(heads) if kind == "eagle" else MedusaDrafter(heads, target), Decoder(target)
+    decoder.decode([3, 5, 8], 2, 4, drafter)
+    drafter.replayed.made["key"] = "a graph"
+    decoder.decode([3, 5, 8], 2, 4, drafter)
+    assert drafter.replayed.made == {"key": "a graph"}
+    name, old = next(iter(heads.named_parameters()))
+    owner, _, last = name.rpartition(".")
+    setattr(heads.get_submodule(owner), last, torch.nn.Parameter(old.detach().clone(), requires_grad=False))
+    decoder.decode([3, 5, 8], 2, 4, drafter)
+    assert drafter.replayed.made == {}
