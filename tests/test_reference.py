@@ -226,7 +226,7 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     for module in (reference_heads, reference_board):
         for name, value in small.items():
             monkeypatch.setattr(module, name, value)
-    for name, value in {"TEXTS_AT_ONCE": 4, "DRAWN": reference_heads.DRAWN[:2], "BATCH": 4, "PASSES": 2, "MOST_FREQUENT": 40, "RUNS": tuple(replace(run, steps=2, passes=min(run.passes, 2)) for run in reference_heads.RUNS),
+    for name, value in {"TEXTS_AT_ONCE": 4, "RANKS": 30, "DRAWN": reference_heads.DRAWN[:2], "BATCH": 4, "PASSES": 2, "MOST_FREQUENT": 40, "RUNS": tuple(replace(run, steps=8 if run.ship else 2, passes=min(run.passes, 2)) for run in reference_heads.RUNS),
                         "read_shipped": lambda path, *_: replace(short_answers[path.name.partition(".")[0]], rows=short_answers[path.name.partition(".")[0]].rows[:3])}.items():
         monkeypatch.setattr(reference_heads, name, value)
     only = "medusa"
@@ -239,7 +239,7 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     assert len(found["runs"][only]["heldout-greedy"]["shares"][0]) == reference_heads.RANKS
     assert found["shipped"]["made_by"] == {"commit": "none"} and {*found["shipped"]} == {"made_by", "answers", "eagle", "medusa"}
     note = read_json(tmp_path / "eagle" / "draft.json")
-    assert note["bits"] == 7 and note["ways"] is not None and 0 < len(note["vocabulary"]) <= 40 and note["training"]["recipe"]["steps"] == 2
+    assert note["bits"] == 7 and note["ways"] and 0 < len(note["vocabulary"]) <= 40 and note["training"]["recipe"]["steps"] == 8
     for name in ("off_the_shelf", "distilled"):
         (tmp_path / f"{name}.json").write_bytes((DATA / "reference" / f"{name}.json").read_bytes())
     every = reference_board.every_drafter

@@ -55,8 +55,8 @@ with torch.no_grad():
     same = (target.lm_head(before).argmax(-1) == logits.argmax(-1)).float().mean()
 size = lambda x: x.float().pow(2).mean(-1).sqrt().median().item()
 print("output layer(norm(before)) and output layer(after) are the model's logits: asserted")
-print(f"output layer(before), without the norm: the same favourite at {measured(same, '.0%')} of the places")
-print(f"a typical entry's size: before the norm {measured(size(before), '.1f')}, after it {measured(size(after), '.2f')}")
+print(f"output layer(before), without the norm: the same favourite at fewer than half of the places: {bool(same < 0.5)}")
+print(f"a typical entry before the norm is more than ten times as large as after it: {size(before) > 10 * size(after)}")
 
 # %% [markdown]
 r"""
@@ -206,18 +206,15 @@ explain(second, 100 * once[1]["value"], band=(0, 75 * once[0]["value"]), form=".
 
 # %% [markdown]
 r"""
-From here on it is the head that the course ships: four passes, and four times as many steps (with your own pair, it is the one just trained). On a few answers here:
+From here on it is the head that the course ships: four passes, and four times as many steps (with your own pair, it is the one just trained).
 """
 
 # %%
 from lessonlib.drafts.head_files import heads_note, load_heads, noted_ways
-from lessonlib.measure.ahead import look_ahead_measured
 from lessonlib.pair.load import EAGLE, locate
 
 head = load_heads(locate(EAGLE), target) if tiny else fresh.to(target.dtype).eval().requires_grad_(False)
 heldout = sorted(lesson.answers("heldout-greedy").sequences(), key=lambda pair: len(pair[0]))[:measured_on]
-counted = look_ahead_measured(head, target, heldout)
-print("favourite right, guess 1 to 4: " + "  ".join(measured(each.shares[0], ".3f") for each in counted.guesses))
 
 # %% [markdown]
 r"""
@@ -287,8 +284,9 @@ Where both rise, its odds can lead a tree: depth by depth, go on from the likeli
 
 # %%
 from lessonlib.decode.sparse_tree import sparse_tree
+from lessonlib.measure.ahead import look_ahead_measured
 
-ways = noted_ways(heads_note(locate(EAGLE))) if tiny else counted.ways
+ways = noted_ways(heads_note(locate(EAGLE))) if tiny else look_ahead_measured(head, target, heldout).ways
 print(f"the 15 most frequent ways, counted on answers {'it was trained on' if tiny else 'held out'}: {1 + sum(share for share, _ in ways[:15]):.2f} tokens a round")
 kept = {}
 for name, drafter in {"fixed": EagleDrafter(head, tree=sparse_tree(ways, 15)), "growing": EagleDrafter(head, budget=15)}.items():
