@@ -17,8 +17,9 @@ from lessonlib.pair.chat import chat_ids, end_of_turn_ids
 from lessonlib.pair.load import DISTILLED, EAGLE, MEDUSA, OFF_THE_SHELF
 from lessonlib.pair.short_head import short_headed
 from lessonlib.reference import REFERENCE, figure, recorded_by
+from lessonlib.reference_heads import decoded_prompts
 
-PROMPTS, TOKENS, KS = 16, 96, (2, 4)
+TOKENS, KS = 96, (2, 4)
 LARGE_VOCABULARY, SHORT_VOCABULARY = 128_256, 32_768  # of the 1B, and its most frequent part
 
 
@@ -28,11 +29,10 @@ def record_board(lesson):
     The drafts are those that the course ships, so that the same command shows what they come to on the reader's machine.
     """
     made, target, tokenizer = recorded_by(), lesson.target, lesson.tokenizer
-    real = [row["prompt"] for row in lesson.prompts.heldout if row["source"] != "templates"][:PROMPTS]
-    prompts, end, rows = [chat_ids(tokenizer, text) for text in real], end_of_turn_ids(tokenizer, target.generation_config), {}
+    prompts, end, rows = [chat_ids(tokenizer, text) for text in decoded_prompts(lesson)], end_of_turn_ids(tokenizer, target.generation_config), {}
     for name, (drafter, alpha, minutes) in every_drafter(lesson).items():
         found = sweep(target, drafter, prompts, KS, TOKENS, end, show=False)
-        rows[name] = {"parameters": parameters(drafter), "bytes": {K: step_bytes(drafter, K) for K in KS}, "minutes": minutes, "alpha": alpha,
+        rows[name] = {"parameters": parameters(drafter), "bytes": {row.K: step_bytes(drafter, row.K) for row in found.rows[1:]}, "minutes": minutes, "alpha": alpha,
                       "plain_tokens_per_second": found.rows[0].tokens_per_second, "target_seconds": found.costs.target_seconds, "paths": found.costs.paths,
                       "K": {row.K: of_row(row, found) for row in found.rows[1:]}, "warnings": [line.strip() for line in [*found.warnings(), *found.parted()]]}
         best = found.best
@@ -89,7 +89,7 @@ def step_bytes(drafter, K):
         model = drafter.step.model
         return size([*model.model.layers.parameters(), model.lm_head.weight])
     if isinstance(drafter, MedusaDrafter):
-        return (size(drafter.heads.heads[:K].parameters()) + size([drafter.head.weight])) / min(K, len(drafter.heads))
+        return (size(drafter.heads.heads[:K].parameters()) + size([drafter.head.weight])) / K
     if isinstance(drafter, EagleDrafter):
         once, head = size(drafter.module.fuse.parameters()), size([drafter.head.weight])
         return size(drafter.module.parameters()) - once + once / K + head

@@ -27,6 +27,7 @@ DRAWN = ((0.0, 0), (0.5, 2), (0.5, 4), (1.0, 1), (1.0, 3))  # temperature and se
 BATCH, PASSES = 96, 4
 MOST_FREQUENT = 8192  # of the target's 49,152 tokens
 RANKS = 16  # whose shares are on record
+DECODED = 16  # held-out real prompts that the board decodes, and by whose answers no tree is chosen
 ROUNDED = 100  # held-out answers of each run, on which heads are measured once more when they have been rounded
 
 
@@ -100,6 +101,19 @@ def heldout_answers(lesson):
     return {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, texts).sequences() for name in ("heldout", "heldout-greedy")}
 
 
+def decoded_prompts(lesson):
+    """The held-out real prompts that the board decodes."""
+    return [row["prompt"] for row in lesson.prompts.heldout if row["source"] != "templates"][:DECODED]
+
+
+def ways_on_others(heads, lesson):
+    """The ways by which a tree of these heads is chosen: counted on held-out greedy answers to prompts that the board does not decode."""
+    texts, decoded = [row["prompt"] for row in lesson.prompts.heldout], {*decoded_prompts(lesson)}
+    rows = read_shipped(SHIPPED_ANSWERS / "heldout-greedy.jsonl.gz", lesson.tokenizer, texts).rows
+    others = [(row["prompt_ids"], row["resp_ids"]) for row in rows if row["resp_ids"] and texts[row["row"]] not in decoded]
+    return look_ahead_measured(heads, lesson.target, others, PASSES, RANKS).ways
+
+
 def labelled(lesson):
     """The target's labels on all DRAWN answers, as one store."""
     prompts = [row["prompt"] for row in lesson.prompts.train[:PROMPTS]]
@@ -118,14 +132,14 @@ def trained(run, lesson, store, heldout, vocabulary):
     seconds = perf_counter() - start
     heads.eval().requires_grad_(False)
     every = max(1, len(losses) // 40)
-    # by ways counted on answers that it learned from a tree is chosen, so that it can be measured on others; greedy ones come first in the store
+    # greedy ones come first in the store
     known = look_ahead_measured(heads, target, [store.sequence(i) for i in range(min(1_000, len(store)))], PASSES, RANKS)
     result = {"recipe": asdict(recipe), "passes": run.passes, "layers": run.layers, "parameters": sum(weight.numel() for weight in heads.parameters()),
               "tokens": round(run.steps * BATCH * store.rows / len(store)), "seconds": seconds,
               "losses": [round(sum(losses[i:i + every]) / len(losses[i:i + every]), 4) for i in range(0, len(losses), every)], "losses_every": every,
               **{name: by_distance(look_ahead_measured(heads, target, answers, PASSES, RANKS)) for name, answers in heldout.items()}, "training answers": by_distance(known),
               "some of the vocabulary": by_distance(look_ahead_measured(heads, target, heldout["heldout"], PASSES, RANKS, vocabulary=vocabulary.to(target.device)))}
-    save_heads(heads, lesson.folder / run.name, target, ways=known.ways, vocabulary=vocabulary.tolist(),
+    save_heads(heads, lesson.folder / run.name, target, ways=ways_on_others(heads, lesson), vocabulary=vocabulary.tolist(),
                training={key: result[key] for key in ("recipe", "passes", "tokens", "seconds")})
     print(f"  {run.name}: {seconds:.0f} s, greedy favourite right, by distance: {row(result['heldout-greedy']['shares'])}", flush=True)
     return result

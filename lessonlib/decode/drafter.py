@@ -58,8 +58,9 @@ class Block:
 class Drafter(Protocol):
     """Anything that proposes tokens for the target to verify. It is told what was written and never asked to be right.
 
-    One that cannot read texts of any length has an attribute `longest`: the most tokens, proposals included. One that goes by the target's hidden
-    states has `taps`, the layers behind which it wants them, counted from 1 and rising; it is then handed `features` [n, taps * width] as well.
+    One that cannot read texts of any length has an attribute `longest`: the most tokens, proposals included. One that never guesses
+    more than so many tokens ahead has `ahead`. One that goes by the target's hidden states has `taps`, the layers behind which it wants them, counted from
+    1 and rising; it is then handed `features` [n, taps * width] as well.
     """
 
     def reset(self, prompt_ids, sampling):

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from lessonlib.decode.drafter import Block
-from lessonlib.decode.sparse_tree import levels_of, up_to
+from lessonlib.decode.sparse_tree import deepest, levels_of, up_to
 from lessonlib.decode.warp import is_whole
 from lessonlib.drafts.eagle import project_or_same
 from lessonlib.errors import LessonError
@@ -42,7 +42,7 @@ class EagleDrafter:
         self.replayed = Replayed()
         self.rows = ROWS if self.device.type == "cuda" else None
         if tree is not None:
-            up_to(tree, 1, len(self.head.weight))  # a shape that is none is refused now
+            self.ahead = deepest(tree, len(self.head.weight))
 
     def reset(self, prompt_ids, sampling, features):
         """Start a new text: the pairs of all its tokens but the last with those that follow them."""

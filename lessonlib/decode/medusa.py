@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from lessonlib.decode.drafter import Block
-from lessonlib.decode.sparse_tree import up_to
+from lessonlib.decode.sparse_tree import deepest, up_to
 from lessonlib.errors import LessonError
 from lessonlib.kernels.capture import Replayed
 from lessonlib.kernels.draw import draw
@@ -26,10 +26,9 @@ class MedusaDrafter:
         self.heads, self.target, self.head = heads, target, ShortHead(target, vocabulary)
         self.taps, self.longest = (target.config.num_hidden_layers,), context_length(target)
         self.tree, self.parts, self.replayed = tree, {}, Replayed()
-        if tree is not None:
-            up_to(tree, 1, len(self.head.weight))  # a shape that is none is refused now
-        if tree and (deepest := tree_of(tuple(tree[0])).deepest) > len(heads):
-            raise LessonError(f"a tree {deepest} deep needs as many Medusa heads, and there are {len(heads)}; take a flatter tree.")
+        self.ahead = len(heads) if tree is None else deepest(tree, len(self.head.weight))
+        if self.ahead > len(heads):
+            raise LessonError(f"a tree {self.ahead} deep needs as many Medusa heads, and there are {len(heads)}; take a flatter tree.")
 
     def reset(self, prompt_ids, sampling, features):
         """Start a new text."""

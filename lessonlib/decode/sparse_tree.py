@@ -26,10 +26,8 @@ def sparse_tree(ways, budget):
     return tuple(parents), tuple(ranks)
 
 
-def up_to(tree, depth, vocabulary=None):
-    """The part (parents, ranks) of a (parents, ranks) tree that is no deeper than `depth`. Raises LessonError for what is no such pair, and for ranks
-    beyond a `vocabulary` of so many tokens.
-    """
+def deepest(tree, vocabulary):
+    """How many tokens ahead a (parents, ranks) tree goes. Raises LessonError for what is no such pair, and for ranks beyond a `vocabulary` of so many tokens."""
     try:
         parents, ranks = tree
         whole = len(parents) == len(ranks) > 0 and all(is_whole(each) and each >= 0 for each in (*parents, *ranks))
@@ -37,8 +35,14 @@ def up_to(tree, depth, vocabulary=None):
         whole = False
     if not whole:
         raise LessonError(f"{tree!r} is no tree of guesses; take the pair of parents and ranks that sparse_tree makes.")
-    if vocabulary is not None and max(ranks) >= vocabulary:
+    if max(ranks) >= vocabulary:
         raise LessonError(f"a tree asks for favourite number {max(ranks) + 1} of a draft that may name {vocabulary} tokens; take a narrower tree.")
+    return tree_of(tuple(parents)).deepest
+
+
+def up_to(tree, depth):
+    """The part (parents, ranks) of a (parents, ranks) tree that is no deeper than `depth`."""
+    parents, ranks = tree
     chosen = [i for i, deep in enumerate(tree_of(tuple(parents)).depths[1:]) if deep <= depth]
     row = {0: 0} | {i + 1: place + 1 for place, i in enumerate(chosen)}
     return tuple(row[parents[i]] for i in chosen), tuple(ranks[i] for i in chosen)

@@ -20,6 +20,11 @@ def captured(work, device):
     return graph, returned
 
 
+def places(weights):
+    """Where these weights lie: a graph reads them there, whatever takes their place later."""
+    return [weight.data_ptr() for weight in weights]
+
+
 class Replayed:
     """Functions of tensors, each captured as a graph when it is first called and replayed from then on; on a CPU they simply run.
 
@@ -27,12 +32,12 @@ class Replayed:
     """
 
     def __init__(self):
-        self.made, self.pointers = {}, None
+        self.made, self.places = {}, None
 
     def forget_unless(self, weights):
         """Forget the graphs unless these weights lie where they lay; to be told before each text, since weights that were replaced are not in a graph."""
-        if (pointers := [weight.data_ptr() for weight in weights]) != self.pointers:
-            self.made, self.pointers = {}, pointers
+        if (found := places(weights)) != self.places:
+            self.made, self.places = {}, found
 
     def __call__(self, key, work, *given):
         """work(*given): what it returns, in tensors of its own. Whoever calls it again with this key calls it with tensors of these shapes."""

@@ -40,6 +40,7 @@ class _Proposals:
     def __init__(self, drafter, target_step):
         self.drafter, self.target_step = drafter, target_step
         self.device, self.name, self.taps = target_step.device, type(drafter).__name__, getattr(drafter, "taps", ())
+        self.ahead = getattr(drafter, "ahead", None)
 
     def read(self, tokens):
         """Start a text of these tokens, for a drafter that wants them with the target's hidden states."""
@@ -53,10 +54,12 @@ class _Proposals:
             self.features = [features[-1:]]
         self.drafter.reset(tokens, Sampling(), *([features] if self.taps else []))
 
-    def tree(self, K):
-        """The Tree that it proposes for K, or None where it proposes a chain."""
+    def shape(self, K):
+        """(the rows of the pass that verifies what it proposes for K, their Tree or None where that is a chain)."""
         parents = self.drafter.propose(K).parents
-        return None if parents is None else tree_of(tuple(parents))
+        if parents is None:  # of a lookup that finds nothing in the text timed here, the longest that it may propose
+            return 1 + (K if self.ahead is None else min(K, self.ahead)), None
+        return 1 + len(parents), tree_of(tuple(parents))
 
     def run(self, tokens, K):
         self.drafter.propose(K)
@@ -73,11 +76,11 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     Timing everything in turn, round after round, lets what else the machine does fall on all alike. draft: a causal LM or a Drafter around
     one, whose step is timed; any other Drafter, of which a round of drafting is timed for each K, propose(K) and being told of a token, greedily, and
     shared out among those K; or None (c is 0 then). v(K) of a drafter that proposes trees is that of its tree for K. The prefix is shortened where
-    one of them has too few positions for it; LessonError where they are too few for a pass.
+    one of them has too few positions for it; LessonError where they are too few for a pass. Without Ks, c is that of K = 1.
     """
     draft = getattr(getattr(draft, "step", None), "model", draft)
     steps, most = {"target": step_of(target)}, max(Ks, default=1)
-    longest, trees = [context_length(target)], {}
+    longest, shapes = [context_length(target)], {K: (K + 1, None) for K in Ks}
     turns, proposes = repeats + 2, hasattr(draft, "propose")  # two turns of warm-up
     for n in longest:
         if n is not None and most + 1 > n:
@@ -95,12 +98,12 @@ def step_costs(target, draft, Ks, prefix=128, repeats=9):
     for name in reversed(steps):  # a drafter may need the target's step first
         steps[name].read(text)
     if proposes:
-        trees = {K: steps["draft"].tree(K) for K in Ks}
-    shapes = {0: (1, None)} | {K: (K + 1, None) if trees.get(K) is None else (len(trees[K]) + 1, trees[K]) for K in Ks}
+        shapes = {K: steps["draft"].shape(K) for K in Ks}
+    shapes |= {0: (1, None)}
     rows = {n: to_device(torch.tensor([(prefix + i) % vocabulary for i in range(n)]), steps["target"].device) for n, _ in shapes.values()}  # there already, as in a round
     jobs = {("target", K): (lambda n=n, tree=tree: steps["target"].run(rows[n], tree=tree)) for K, (n, tree) in sorted(shapes.items())}
     if proposes:
-        jobs |= {("draft", K): (lambda K=K: steps["draft"].run(rows[1], K)) for K in sorted(set(Ks))}
+        jobs |= {("draft", K): (lambda K=K: steps["draft"].run(rows[1], K)) for K in sorted({*Ks} or {1})}
     elif "draft" in steps:
         jobs["draft", 1] = lambda: steps["draft"].run(rows[1])
     seconds = {job: [] for job in jobs}

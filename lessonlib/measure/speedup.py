@@ -46,8 +46,9 @@ def speedup_by_position(conditional, c, v=1.0):
 
 
 def best_k(alpha, c, v=1.0, max_k=32):
-    """The K from 0 to max_k (or among a mapping's keys) with the highest speed-up; 0, plain decoding, where nothing pays."""
-    choices = sorted({0, *v}) if isinstance(v, Mapping) else range(max_k + 1)
+    """The K from 0 to max_k (or, where c or v is a mapping, among its keys) with the highest speed-up; 0, plain decoding, where nothing pays."""
+    measured = [{*each} for each in (c, v) if isinstance(each, Mapping)]
+    choices = sorted({0} | set.intersection(*measured)) if measured else range(max_k + 1)
     return max(choices, key=lambda K: (speedup(alpha, K, c, v), -K))
 
 

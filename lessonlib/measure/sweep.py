@@ -86,7 +86,8 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
     """Decode every prompt (list of ids) plainly and with each K; returns Sweep. adaptive: and with an AdaptiveK that chooses among them.
 
     draft: a causal LM or a Drafter; sampling: a Sampling, greedy by default. The K take turns on each prompt, so that a machine that
-    slows down slows them all; times are those of the rounds, the prompt's own reading apart. Raises LessonError for no prompts or K < 1.
+    slows down slows them all; times are those of the rounds, the prompt's own reading apart. Of a drafter that guesses so many tokens ahead and no more, a
+    larger K is that one. Raises LessonError for no prompts or K < 1.
     """
     if not prompts:
         raise LessonError("a sweep needs at least one prompt.")
@@ -97,7 +98,8 @@ def sweep(target, draft, prompts, Ks=(1, 2, 3, 4), max_new_tokens=128, eos_token
         raise LessonError(f"a sweep cannot time {max_new_tokens} new tokens; give 1 or more.")
     sampling = sampling or Sampling()
     decoder, drafter = Decoder(target), as_drafter(draft, target)
-    settings = (0, *sorted(set(Ks)))
+    Ks = sorted({min(K, getattr(drafter, "ahead", K)) for K in Ks})
+    settings = (0, *Ks)
     for K in settings:  # warm-up: the first passes of each shape pay for what later ones find ready
         decoder.decode(prompts[0], K, min(8, max_new_tokens), drafter if K else None, eos_token_ids, sampling)
     costs = step_costs(target, drafter, Ks)

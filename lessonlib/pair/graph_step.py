@@ -12,7 +12,7 @@ from time import perf_counter
 import torch
 
 from lessonlib.kernels.backend import why_torch
-from lessonlib.kernels.capture import captured
+from lessonlib.kernels.capture import captured, places
 from lessonlib.kernels.copies import to_device
 from lessonlib.pair.llama import why_not
 from lessonlib.pair.llama_step import LlamaStep
@@ -108,11 +108,8 @@ class GraphStep(LlamaStep):
     def reset(self):
         """Forget the text; weights that were replaced since the graph was captured (not changed in place) are captured anew."""
         super().reset()
-        if self.graph is not None and self.pointers != self._pointers():
+        if self.graph is not None and self.places != places(self.model.parameters()):
             self.graph = None
-
-    def _pointers(self):
-        return [p.data_ptr() for p in self.model.parameters()]
 
     def _capture(self):
         begin = perf_counter()
@@ -120,7 +117,7 @@ class GraphStep(LlamaStep):
         self.count.fill_(0)  # no row is live, so what runs here writes nothing
         self.graph, _ = captured(self._launch, self.device)
         torch.cuda.synchronize(self.device)
-        self.told, self.pointers = None, self._pointers()
+        self.told, self.places = None, places(self.model.parameters())
         self.seconds_to_capture = perf_counter() - begin
 
     def _launch(self):

@@ -253,10 +253,10 @@ tokens_of_tree = checks.ex_11_2(tokens_of_tree)
 from lessonlib.drafts.head_files import noted_ways
 from lessonlib.measure.ahead import look_ahead_measured
 
-if tiny:  # as counted on greedy answers that the shipped heads were trained on
-    shares, ways = record["runs"]["medusa"]["training answers"]["shares"], noted_ways(heads_note(locate(MEDUSA)))
+if tiny:  # as counted on held-out greedy answers, for the ways to other prompts than are decoded below
+    shares, ways = medusa["heldout-greedy"]["shares"], noted_ways(heads_note(locate(MEDUSA)))
 else:
-    found = look_ahead_measured(shipped, target, greedy)
+    found = look_ahead_measured(shipped, target, lesson.answers("heldout-greedy").sequences()[-100:])  # the first ones are decoded below
     shares, ways = [each.shares for each in found.guesses], found.ways
 
 # %% [markdown]

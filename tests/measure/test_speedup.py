@@ -77,6 +77,7 @@ def test_best_k_where_nothing_pays_and_among_what_was_measured():
     assert best_k(.1, .5) == 0 and best_k(0, 0) == 0
     assert best_k(.9, .1, {2: 1.0, 4: 3.0, 8: 1.1}) == 8
     assert best_k(.5, .5, {3: 4.0}) == 0
+    assert best_k(.9, {2: .1, 4: .01}) == 4 == best_k(.9, {2: .1, 4: .01, 8: .01}, {2: 1.0, 4: 1.1})
 
 
 @pytest.mark.parametrize("v", [1.0, 1.3, {K: 1 + .1 * K for K in range(9)}, lambda K: 1.05])

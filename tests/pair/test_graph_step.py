@@ -4,6 +4,7 @@ import pytest
 import torch
 from pair.llama_shapes import SHAPES, TEXT, random_model, whole
 
+from lessonlib.kernels.capture import places
 from lessonlib.pair import graph_step
 from lessonlib.pair.graph_step import GraphStep, why_no_graph
 from lessonlib.pair.step import LlamaStep, path, step_of
@@ -16,7 +17,7 @@ class Interpreted(GraphStep):
     """A GraphStep whose graph is its launches."""
 
     def _capture(self):
-        self.graph, self.told, self.pointers = self, None, self._pointers()
+        self.graph, self.told, self.places = self, None, places(self.model.parameters())
 
     def replay(self):
         self._launch()

@@ -22,7 +22,8 @@ class GrowTree(Explorable):
 
     def __init__(self, ways, name):
         self.counted, self.name, self.share = ways, name, {way: share for share, way in ways}
-        self.deepest, widest = (max(map(most, self.share)) for most in (len, lambda way: 1 + max(way)))
+        # of the largest tree: a slider that went further would change nothing
+        self.deepest, widest = (max(map(most, [way for _, way in ways[:MOST]])) for most in (len, lambda way: 1 + max(way)))
         deepest = self.deepest
         self.sliders = (Slider("budget", "guesses in the tree", 15, 1, MOST, 1), Slider("depth", "deepest guess", deepest, 1, deepest, 1),
                         Slider("favourites", "favourites tried at a place", min(4, widest), 1, widest, 1))
