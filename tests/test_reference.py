@@ -222,11 +222,11 @@ def test_on_the_recorded_boards_every_draft_wrote_the_targets_texts():
 def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp_path):
     """The real recordings made short: a few prompts, two steps of each training, one prompt decoded."""
     short_answers = {name: read_shipped(SHIPPED_ANSWERS / f"{name}.jsonl.gz", lesson.tokenizer, [row["prompt"] for row in lesson.prompts.heldout]) for name in ("heldout", "heldout-greedy")}
-    small = {"REFERENCE": tmp_path, "CHECKPOINTS": tmp_path, "recorded_by": lambda: {"commit": "none"}, "PROMPTS": 4, "TOKENS": 6}
+    small = {"REFERENCE": tmp_path, "CHECKPOINTS": tmp_path, "recorded_by": lambda: {"commit": "none"}, "TOKENS": 6}
     for module in (reference_heads, reference_board):
         for name, value in small.items():
             monkeypatch.setattr(module, name, value)
-    for name, value in {"TEXTS_AT_ONCE": 4, "RANKS": 30, "DRAWN": reference_heads.DRAWN[:2], "BATCH": 4, "PASSES": 2, "MOST_FREQUENT": 40, "RUNS": tuple(replace(run, steps=8 if run.ship else 2, passes=min(run.passes, 2)) for run in reference_heads.RUNS),
+    for name, value in {"PROMPTS": 4, "DECODED": 1, "TEXTS_AT_ONCE": 4, "RANKS": 30, "DRAWN": reference_heads.DRAWN[:2], "BATCH": 4, "PASSES": 2, "MOST_FREQUENT": 40, "RUNS": tuple(replace(run, steps=8 if run.ship else 2, passes=min(run.passes, 2)) for run in reference_heads.RUNS),
                         "read_shipped": lambda path, *_: replace(short_answers[path.name.partition(".")[0]], rows=short_answers[path.name.partition(".")[0]].rows[:3])}.items():
         monkeypatch.setattr(reference_heads, name, value)
     only = "medusa"
@@ -243,18 +243,18 @@ def test_heads_and_the_board_of_all_drafts_are_recorded(lesson, monkeypatch, tmp
     for name in ("off_the_shelf", "distilled"):
         (tmp_path / f"{name}.json").write_bytes((DATA / "reference" / f"{name}.json").read_bytes())
     every = reference_board.every_drafter
-    monkeypatch.setattr(reference_board, "every_drafter", lambda lesson: {name: each for name, each in every(lesson).items() if name in ("ngram", "distilled, 8k", "medusa, tree of 7", "eagle")})
-    for name, value in {"PROMPTS": 1, "KS": (2,)}.items():
-        monkeypatch.setattr(reference_board, name, value)
+    monkeypatch.setattr(reference_board, "every_drafter", lambda lesson: {name: each for name, each in every(lesson).items() if name in ("ngram", "distilled, 8k", "medusa", "eagle")})
+    monkeypatch.setattr(reference_board, "KS", (2, 9))
     reference_board.record_board(lesson)
     board = read_json(tmp_path / f"board_{'gpu' if lesson.target.device.type == 'cuda' else 'cpu'}.json")["drafts"]
     assert all(draft["K"]["2"]["identical"] == 1 for draft in board.values())
+    assert {name: [*draft["K"]] == [*draft["bytes"]] and [*draft["K"]][-1] for name, draft in board.items()} == {"ngram": "9", "distilled, 8k": "9", "medusa": "3", "eagle": "9"}
     assert board["ngram"]["parameters"] == board["ngram"]["bytes"]["2"] == 0 and board["eagle"]["minutes"] > 0 and board["eagle"]["alpha"]
     target = lesson.target
     layer, width, head = sum(p.numel() for p in target.model.layers[-1].parameters()), target.config.hidden_size, target.lm_head.weight.numel()
     assert board["eagle"]["parameters"] == layer + 3 * width**2 + 2 * width**2 + 3 * width
     assert board["eagle"]["bytes"]["2"] == 4 * (layer + 2 * width**2 + 3 * width + head + 3 * width**2 / 2)
-    assert board["medusa, tree of 7"]["bytes"]["2"] == 4 * (2 * (width**2 + width) + head) / 2
+    assert board["medusa"]["bytes"]["2"] == 4 * (2 * (width**2 + width) + head) / 2
 
 
 def test_a_torn_record_is_refused_in_one_sentence(tmp_path):
