@@ -1,8 +1,8 @@
 """A few rows through a layer's weights on a GPU, each weight read once at the speed of memory: product, bias, activation, residual and norm in one kernel.
 
-Decoding multiplies one to sixteen rows with every weight there is, so its floor is the time of reading them. The kernel's programs share out the
+Decoding multiplies a few rows with every weight there is, so its floor is the time of reading them. The kernel's programs share out the
 outputs and, where those are too few to keep the whole GPU reading, the inputs as well: the last program of an output to finish adds up what the
-others have left, always in the same order, so that the same rows give the same digits. How many of the sixteen rows there are is read from
+others have left, always in the same order, so that the same rows give the same digits. How many of the rows there is room for are there is read from
 memory, which lets one captured CUDA graph serve them all; rows that are not there are not read.
 
 A norm costs no pass of its own. Whoever writes the rows that it is for leaves them also times its weight, and the sum of squares of its own part of
@@ -34,33 +34,33 @@ class Scratch:
 
 
 class NormedRows:
-    """ROWS rows [ROWS, width] and what the product of their norm needs: `scaled`, times the norm's weight; `squares` [parts, ROWS], sums to be added."""
+    """Rows [room, width] and what the product of their norm needs: `scaled`, times the norm's weight; `squares` [parts, room], sums to be added."""
 
-    def __init__(self, width, dtype, device):
-        self.rows, self.scaled = (torch.zeros(ROWS, width, dtype=dtype, device=device) for _ in range(2))
-        self.squares = torch.zeros(triton.cdiv(width, OUTPUTS), ROWS, device=device)
+    def __init__(self, room, width, dtype, device):
+        self.rows, self.scaled = (torch.zeros(room, width, dtype=dtype, device=device) for _ in range(2))
+        self.squares = torch.zeros(triton.cdiv(width, OUTPUTS), room, device=device)
 
 
 def few_rows(x, weights, out, count, scratch, eps=0.0, biases=None, residual=None, gated=False, norm=None):
-    """The rows x[:n] times the weights' rows, one weight's after another (+ their biases) (+ residual[:n]), into out[:n], n = count[0] <= ROWS.
+    """The rows x[:n] times the weights' rows, one weight's after another (+ their biases) (+ residual[:n]), into out[:n], n = count[0] <= room.
 
-    x [ROWS, width], or NormedRows: then of the rows over their root mean square (with eps) times their norm's weight. Up to three weights [outputs, width];
-    gated: of two weights' products, silu of the first times the second. out, residual [ROWS, all outputs]; of one weight's product it
+    x [room, width], room a power of 2 from ROWS on, or NormedRows: then of the rows over their root mean square (with eps) times their norm's weight. Up to three weights [outputs, width];
+    gated: of two weights' products, silu of the first times the second. out, residual [room, all outputs]; of one weight's product it
     may be NormedRows of the norm whose weight is `norm`, for the next product. Defined by `few_rows_defined`. Returns out.
     """
     normed, leaves = isinstance(x, NormedRows), isinstance(out, NormedRows)
     rows, squares = (x.scaled, x.squares) if normed else (x, x)
     made, scaled, out_squares = (out.rows, out.scaled, out.squares) if leaves else (out, out, out)
-    width, dtype = rows.shape[1], weights[0].dtype
+    room, width, dtype = *rows.shape, weights[0].dtype
     sizes = [len(weight) for weight in weights] + [0] * (3 - len(weights))
     own = tuple(sizes[:1] if gated else sizes)
-    inputs, splits, stages = _planned(rows.device, own, width, dtype.itemsize, gated)
+    inputs, splits, stages = _planned(rows.device, own, room, width, dtype.itemsize, gated)
     w, b = [*weights, *[weights[0]] * (3 - len(weights))], [*(biases or [None] * len(weights)), *[None] * (3 - len(weights))]
     early = capability(rows.device) >= 9 and sum(sizes) * width * dtype.itemsize <= SMALL
     _few_rows[(sum(triton.cdiv(size, OUTPUTS) for size in own), splits)](
         rows, squares, eps, *w, *(rows if each is None else each for each in b), made if residual is None else residual, made, scaled, out_squares,
         made if norm is None else norm, count, scratch.sums, scratch.arrived, *sizes, made.shape[1], width, len(squares) if normed else 1,
-        triton.next_power_of_2(len(squares)) if normed else 1, splits, normed, biases is not None, residual is not None, gated, leaves, ROWS, OUTPUTS, inputs,
+        triton.next_power_of_2(len(squares)) if normed else 1, splits, normed, biases is not None, residual is not None, gated, leaves, room, OUTPUTS, inputs,
         stages, early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
     return out
 
@@ -75,21 +75,21 @@ def few_rows_defined(x, weights, count, norm_of_x=None, eps=0.0, biases=None, re
 
 
 def look_up(ids, embedding, out, count, norm):
-    """The rows of an embedding for ids [ROWS] into NormedRows, for the norm of weight `norm`."""
+    """The rows of an embedding for ids [room] into NormedRows, for the norm of weight `norm`."""
     width = embedding.shape[1]
     early = capability(embedding.device) >= 9
-    _look_up[(ROWS,)](ids, embedding, out.rows, out.scaled, out.squares, norm, count, len(out.squares), width, triton.next_power_of_2(width),
-                      triton.next_power_of_2(len(out.squares)), ROWS, early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
+    _look_up[(len(ids),)](ids, embedding, out.rows, out.scaled, out.squares, norm, count, len(out.squares), width, triton.next_power_of_2(width),
+                      triton.next_power_of_2(len(out.squares)), len(ids), early, num_warps=WARPS, **({"launch_pdl": True} if early else {}))
 
 
 @cache
-def _planned(device, sizes, width, itemsize, gated):
+def _planned(device, sizes, room, width, itemsize, gated):
     """(inputs of a step, programs an output, steps on their way from memory)."""
     inputs = min(128 if itemsize == 2 and not gated else 64, max(16, triton.next_power_of_2(width)))
     blocks, splits = sum(triton.cdiv(size, OUTPUTS) for size in sizes), 1
     while 4 * blocks <= processors(device) and splits < 8 and width // (2 * splits) >= 4 * inputs:  # meeting costs more than it brings where there are more
         splits *= 2
-    stages = min(6 if blocks * splits <= processors(device) else 4, memory(device) // ((OUTPUTS * (1 + gated) + ROWS) * inputs * itemsize))
+    stages = min(6 if blocks * splits <= processors(device) else 4, memory(device) // ((OUTPUTS * (1 + gated) + room) * inputs * itemsize))
     return inputs, splits, max(1, stages)
 
 

@@ -9,12 +9,12 @@ from lessonlib.kernels.few_rows_triton import ROWS, NormedRows, Scratch, few_row
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning:triton")
 
 
-def check(device, width, sizes, n, dtype=torch.float32, close=2e-6, times=1, normed=False, leaves=False, eps=1e-5, **options):
+def check(device, width, sizes, n, dtype=torch.float32, close=2e-6, times=1, normed=False, leaves=False, eps=1e-5, room=ROWS, **options):
     generator = torch.Generator().manual_seed(width + sum(sizes) + n)
     new = lambda *shape, spread=1.0: (torch.randn(*shape, generator=generator) * spread).to(device, dtype)  # noqa: E731
-    x, weights = new(ROWS, width), [new(size, width, spread=width ** -.5) for size in sizes]
+    x, weights = new(room, width), [new(size, width, spread=width ** -.5) for size in sizes]
     outputs = sizes[0] if options.get("gated") else sum(sizes)
-    names = {"biases": lambda: [new(size) for size in sizes], "residual": lambda: new(ROWS, outputs)}
+    names = {"biases": lambda: [new(size) for size in sizes], "residual": lambda: new(room, outputs)}
     options = {name: names[name]() if name in names and value else value for name, value in options.items()}
     norm, after = new(width), new(outputs)
     exact = few_rows_defined(x.double(), [weight.double() for weight in weights], n, norm.double() if normed else None, eps, **{
@@ -23,9 +23,9 @@ def check(device, width, sizes, n, dtype=torch.float32, close=2e-6, times=1, nor
     scratch, count = Scratch(torch.device(device)), torch.tensor([n], dtype=torch.int32, device=device)
     rows = x
     if normed:  # as `look_up` leaves them
-        rows = NormedRows(width, dtype, torch.device(device))
-        look_up(torch.arange(ROWS, device=device), x, rows, count, norm)
-    out = NormedRows(outputs, dtype, torch.device(device)) if leaves else new(ROWS, outputs)
+        rows = NormedRows(room, width, dtype, torch.device(device))
+        look_up(torch.arange(room, device=device), x, rows, count, norm)
+    out = NormedRows(room, outputs, dtype, torch.device(device)) if leaves else new(room, outputs)
     made = out.rows if leaves else out
     untouched = made[n:].clone()
     for _ in range(times):
@@ -44,6 +44,12 @@ def check(device, width, sizes, n, dtype=torch.float32, close=2e-6, times=1, nor
 def test_equals_the_products(options, n, device):
     sizes = [70, 70] if options.get("gated") else [118] if options.get("leaves") else [70, 24, 24]
     check(device, 96, sizes, n, **options)
+
+
+@pytest.mark.parametrize("options", [{"normed": True, "biases": True}, {"residual": True, "leaves": True}, {"normed": True, "gated": True}])
+@pytest.mark.parametrize("n", [1, 37, 64])
+def test_so_it_does_with_room_for_more_rows(options, n, device):
+    check(device, 96, [70, 70] if options.get("gated") else [118], n, room=64, **options)
 
 
 @pytest.mark.parametrize("options", [{"normed": True}, {"residual": True, "leaves": True}, {"normed": True, "gated": True, "biases": True}])

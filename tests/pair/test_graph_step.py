@@ -1,10 +1,11 @@
 """The graph step gives the model's own logits, piece by piece and after taking back, for every shape: on a GPU as a graph, elsewhere its kernels interpreted."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from pair.llama_shapes import SHAPES, TEXT, random_model, whole
 
-from lessonlib.kernels.capture import places
 from lessonlib.pair import graph_step
 from lessonlib.pair.graph_step import GraphStep, why_no_graph
 from lessonlib.pair.step import LlamaStep, path, step_of
@@ -14,13 +15,10 @@ GPU = torch.cuda.is_available()
 
 
 class Interpreted(GraphStep):
-    """A GraphStep whose graph is its launches."""
+    """A GraphStep whose graphs are their launches."""
 
-    def _capture(self):
-        self.graph, self.told, self.places = self, None, places(self.model.parameters())
-
-    def replay(self):
-        self._launch()
+    def _graph(self, made):
+        return SimpleNamespace(replay=lambda: self._launch(made))
 
 
 def made(shape, dtype=torch.float32):
@@ -64,7 +62,7 @@ def test_an_interruption_inside_a_step_does_not_reach_the_next_text(monkeypatch)
     model, step = made("llama")
     step.run(TEXT[:1])
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(step.graph if GPU else Interpreted, "replay", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(step.passes[16].graph, "replay", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
         step.run(TEXT[1:6])
     step.reset()
     expected = whole(model, TEXT[10:20])

@@ -61,13 +61,26 @@ def test_what_is_kept_is_as_if_it_had_been_read(kind, row):
         step.rollback(20)
 
 
-def test_a_tree_of_more_rows_than_the_graph_has_is_read_all_the_same():
+@pytest.mark.parametrize("rows, graphs", [(16, [16]), (17, [16, 64]), (64, [16, 64]), (70, [16])], ids=lambda each: str(each))
+def test_a_tree_of_any_size_is_read_and_each_size_by_its_graph(rows, graphs):
     model, step = made_graph("llama")
-    tree, tokens = Tree((0,) * 20), torch.arange(21, device=model.device)
+    tree = Tree(tuple(max(0, row // 2 - row % 3) for row in range(rows - 1)))
+    tokens = torch.randint(64, (rows,), generator=torch.Generator().manual_seed(1)).to(model.device)
     step.read(TEXT[:5])
-    logits = step.run(tokens, tree=tree)
-    for row in (0, 9, 20):
-        torch.testing.assert_close(logits[row], whole(model, TEXT[:5] + list(range(0, row + 1, max(1, row))))[-1], **CLOSE["graph"])
+    for _ in range(2):  # with steps of another size in between
+        logits = step.run(tokens, tree=tree)
+        for row in (0, 9, rows // 2, rows - 1):
+            torch.testing.assert_close(logits[row], whole(model, TEXT[:5] + tokens[list(tree.path[row])].tolist())[-1], **CLOSE["graph"])
+        step.keep(tree.path[-1])
+        text = TEXT[:5] + tokens[list(tree.path[-1])].tolist() + TEXT[:3]
+        torch.testing.assert_close(step.run(TEXT[:3]), whole(model, text)[-3:], **CLOSE["graph"])
+        step.rollback(5)
+    assert sorted(step.passes) == graphs
+
+
+def test_a_chain_of_sixty_four_rows_sees_what_is_before_each():
+    model, step = made_graph("qwen3, wide heads")
+    torch.testing.assert_close(step.run((TEXT * 2)[:64]), whole(model, (TEXT * 2)[:64]), **CLOSE["graph"])
 
 
 @pytest.mark.parametrize("kind", STEPS)
