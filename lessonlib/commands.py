@@ -1,5 +1,6 @@
 """What each subcommand of `python -m lessonlib` does, for the reader's own pair as for the course's."""
 
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -182,6 +183,8 @@ def sweep(options):
     found = run(made.target, draft, [chat_ids(made.tokenizer, text) for text in texts], p.sweep_k, p.sweep_tokens,
                 end_of_turn_ids(made.tokenizer, made.target.generation_config), sampling, adaptive=True)
     print(found.table())
+    if (ahead := getattr(draft, "ahead", math.inf)) < max(p.sweep_k):
+        print(f"  This draft guesses no more than {ahead} tokens ahead, so no larger K was swept.")
     for line in [*found.parted(), *found.warnings()]:
         print(line)
     print("  " + "; ".join(f"c({K}) = {c:.3f}" for K, c in found.costs.c_at.items()) + "; " + "; ".join(f"v({K}) = {v:.2f}" for K, v in found.costs.v.items()))
